@@ -16,6 +16,7 @@ import typer
 from pydantic import BaseModel
 
 import specbench
+from specbench.analysis.advice.memory import MemorySpec, ModelSpec
 from specbench.analysis.claims.claim import ClaimSpec
 from specbench.cli import make_app
 from specbench.cli.help import method as help_
@@ -289,6 +290,7 @@ MAKERS: dict[str, Callable[[], str]] = {  # of the pages, by name
         },
     ),
     "claims": lambda: keys("Keys of a claim", {"Claims": ClaimSpec}),
+    "memory": lambda: keys("Keys of a memory file", {"Memory": MemorySpec, "One model": ModelSpec}),
     "training": training,
     "metrics": metrics,
     "surroundings": surroundings,

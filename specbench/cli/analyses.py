@@ -122,22 +122,68 @@ def advise(
         float | None,
         typer.Option(min=0, help="Leave out ways whose score is lower than the reference's by more than this share."),
     ] = None,
+    memory: Annotated[
+        Path | None, path_option(help="File of the memory that all ways have, as `specbench memory` reads it.")
+    ] = None,
+    context: Annotated[int | None, typer.Option(min=1, help="Context of the loads, if they are of several.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Rank what was measured for a goal: methods, draft lengths, precisions and engines, plain decoding among them.
 
     The runs are of the same prompts on one machine; AR of the first one is the reference for quality. Shorter draft
     lengths are replayed from the records, and are marked so.
+
+    With --memory, each way under a load stands at the requests at once that this memory holds: AR at more of them than
+    a method with a drafter.
     """
     from specbench.analysis.advice import advise as analysis
+    from specbench.analysis.advice.memory import SharedMemory
     from specbench.analysis.advice.tables import report_parts
 
     with status_line("reading the runs"):
         advice = analysis.advise(
             runs, goal, task=task, subset=subset, price_per_hour=price_per_hour,  # type: ignore[arg-type]
             limits=None if slo is None else limits_of(slo, analysis.LIMITS), max_loss=max_loss,
+            memory=None if memory is None else SharedMemory.read(memory), context=context,
         )  # fmt: skip
     print_result(advice, as_json, lambda: report_parts(advice))
+
+
+def memory(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="YAML file of the memory and the models.")],
+    runs: Annotated[
+        list[str] | None, typer.Argument(metavar="[RUN]...", help="Runs of servers under a load, or leaderboard files.")
+    ] = None,
+    task: Annotated[str | None, typer.Option(help="Task, if the rows are of several.")] = None,
+    subset: Annotated[str | None, typer.Option(help="Subset; by default the `all` rows.")] = None,
+    slo: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME=SECONDS,…",
+            help="Compare answers per second within these limits (ttft, tpot, e2e), in place of tokens per second.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell how many requests a memory holds at once without and with a drafter, and compare both there.
+
+    A drafter's weights and its keys and values take memory in which AR would answer more requests at once. With RUN, AR
+    at its number of requests stands beside each method at its own: measured, or computed between measured levels.
+    """
+    from specbench.analysis.advice.advise import LIMITS, goodput_of, measured_rows
+    from specbench.analysis.advice.memory import SharedMemory, memory_report
+    from specbench.analysis.advice.tables import memory_parts
+
+    limits = None if slo is None else limits_of(slo, LIMITS)
+    if limits is not None and not runs:
+        raise ConfigError("--slo: is for runs under a load: give a RUN")
+    shared = SharedMemory.read(file)
+    with status_line("reading the runs"):
+        found = measured_rows(runs or [], task, subset)
+        by_row = {id(each.row): each for each in found}
+        value_of = None if limits is None else lambda row: goodput_of(by_row[id(row)], limits)
+        report = memory_report(shared, [each.row for each in found], value_of, limits)
+    print_result(report, as_json, lambda: memory_parts(report))
 
 
 def limits_of(text: str, known: Sequence[str]) -> dict[str, float]:
@@ -323,6 +369,9 @@ def roofline(
         int, typer.Option(min=8, help="Number of cached tokens at which passes of every length are timed.")
     ] = 256,
     repeats: Annotated[int, typer.Option(min=1, help="Rounds; each times every pass of both models.")] = 9,
+    text: Annotated[
+        Path | None, path_option(help="Text file whose tokens the passes read; by default they are random.")
+    ] = None,
     plot: Plot = None,
     output: Report = None,
     as_json: AsJson = False,
@@ -334,7 +383,11 @@ def roofline(
 
     Bounds: bytes of weights and cache that a pass must read ÷ memory bandwidth, that of copies or of sums, whichever is
     higher; operations of a pass ÷ rate of matrix products.
+
+    For a target with mixed experts, the experts that a pass reads stand beside its cost: those of uniform routing, and
+    in eager passes the routers' own choices, of random tokens or of --text.
     """
+    from specbench.core import bounded
     from specbench.core.environment import EMBEDDED, set_threads
     from specbench.core.files import check_output, write_output
     from specbench.running.request import check_all, option_checks
@@ -347,6 +400,7 @@ def roofline(
     from specbench.report.display import check_plot
     from specbench.running.plan import load_lines
 
+    given = None if text is None else bounded.read_text(text, "give a text file")
     if plot is not None:
         check_plot(plot)
         check_output("--plot", plot)
@@ -354,7 +408,8 @@ def roofline(
     for line in load_lines(options.device):
         say(stderr, line)
     with status_line("measuring") as progress:
-        report = measure_pair(options, context, repeats, progress)
+        report = measure_pair(options, context, repeats, progress, given)
+    report.text = None if text is None else text.name
     print_result(report, as_json, lambda: tables(report))
     console = stderr if as_json else stdout  # with --json, stdout is only JSON
     if output is not None:

@@ -27,7 +27,8 @@ Names = Annotated[
 
 def plot(
     kind: Annotated[
-        str, typer.Argument(metavar="KIND", help="methods, positions, costs, frontier, load, languages, or sweep.")
+        str,
+        typer.Argument(metavar="KIND", help="methods, positions, costs, frontier, load, map, languages, or sweep."),
     ],
     sources: Sources,
     output: Annotated[Path, path_option(help="File of the figure, such as speed.pdf; its data go to speed.csv.")],
@@ -54,8 +55,9 @@ def plot(
 
     methods: a metric of all methods, by task. positions: acceptance by draft position (--metric conditional or
     unconditional). costs: target passes by their number of tokens (v), and draft cost c; also of reports of
-    `roofline --output`. frontier: score against speed. load: served runs by requests at once. languages: by subset.
-    sweep: by the conditions of `run --sweep`, seeds pooled.
+    `roofline --output`. frontier: score against speed. load: served runs by requests at once. map: their speed-ups by
+    requests at once and tokens of context. languages: by subset. sweep: by the conditions of `run --sweep`, seeds
+    pooled.
 
     positions and costs need the records of runs, in the folders that a leaderboard file names, or given as RUN.
 

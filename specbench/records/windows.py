@@ -10,7 +10,8 @@ from specbench.records.records import LineFile
 
 LOAD_RECORDS = "load.jsonl"
 LoadKind = Literal["concurrency", "rate"]
-WindowKey = tuple[str, str, LoadKind, float, int, int]  # task, subset, kind, level, window, requests
+# task, subset, kind, level, window, requests, context
+WindowKey = tuple[str, str, LoadKind, float, int, int, int | None]
 
 
 class LoadAnswer(Stored, omit_defaults=True):
@@ -46,7 +47,8 @@ class LoadWindow(Stored, omit_defaults=True):
     """The answers of all servers to the same requests, at one level of load.
 
     `kind`: concurrency or rate. `window`: its number at this level. `requests`: how many it has. `warm_up`: by server,
-    those that were warmed up just before; None in files of earlier versions.
+    those that were warmed up just before; None in files of earlier versions. `context`: the tokens to which prompts
+    were cut; None: they were not.
     """
 
     task: str
@@ -58,10 +60,11 @@ class LoadWindow(Stored, omit_defaults=True):
     measured_at: float
     methods: dict[str, list[LoadAnswer]]
     warm_up: dict[str, WarmUpRecord] | None = None
+    context: int | None = None
 
     @property
     def key(self) -> WindowKey:
-        return self.task, self.subset, self.kind, self.level, self.window, self.requests
+        return self.task, self.subset, self.kind, self.level, self.window, self.requests, self.context
 
     def as_json(self) -> dict[str, object]:
         found: dict[str, object] = msgspec.to_builtins(self)

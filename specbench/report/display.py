@@ -275,7 +275,8 @@ def _draw_loads(panel: Any, rows: Sequence[Row]) -> None:
             panel.plot([user], [whole], "x", color=line.get_color(), markersize=11, markeredgewidth=2, label=label)
     first, load = rows[0], load_of(rows[0])
     unit = "requests in flight" if load.kind == "concurrency" else "requests per second"
-    panel.set_title(f"{first.task_name} · {first.subset} · {unit} next to the points", loc="left")
+    context = "" if load.context is None else f", {load.context} tokens"
+    panel.set_title(f"{first.task_name} · {first.subset}{context} · {unit} next to the points", loc="left")
     panel.set_xlabel("tokens/s per user")
     panel.set_ylabel("total tokens/s")
     panel.set_xlim(left=0)

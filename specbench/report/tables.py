@@ -12,6 +12,7 @@ from specbench.report.captions import (
     caption_lines,
     dtype_and_device,
     few_prompts_line,
+    marked,
     sampling_of,
     score_notes,
     untested_lines,
@@ -44,7 +45,16 @@ from specbench.report.columns import (
     score_pair_column,
     speed_column,
 )
-from specbench.results.concurrency import BASELINE, break_even, is_faster, load_groups, load_of, rows_by_server
+from specbench.results.concurrency import (
+    BASELINE,
+    LoadMap,
+    break_even,
+    is_faster,
+    load_groups,
+    load_maps,
+    load_of,
+    rows_by_server,
+)
 from specbench.results.metric_format import NULL, number, with_interval, without_digest
 from specbench.results.metrics import COST as COST_OF_LENGTH
 from specbench.results.metrics import LEVEL_CHANCES, numbered_metrics
@@ -232,9 +242,9 @@ BY_RATE = (
 
 
 def load_tables(rows: Sequence[Row]) -> list[Table]:
-    """Returns a table of throughput, latencies and ratios for each task, subset and kind of load: a line per level and
-    server."""
-    return [_load_table(group) for group in load_groups(rows)]
+    """Returns a table of throughput, latencies and ratios for each task, subset, kind of load and context: a line per
+    level and server. Then the maps of speed-ups by concurrency and context."""
+    return [*map(_load_table, load_groups(rows)), *map(_map_table, load_maps(rows))]
 
 
 def _load_table(rows: Sequence[Row]) -> Table:
@@ -269,7 +279,46 @@ def _load_table(rows: Sequence[Row]) -> Table:
         *untested_lines(rows, names),
         *warning_lines(rows, names),
     ]
-    return Table(f"{first.task_name} · {first.subset} · load by {load.kind}", columns, lines, caption, num_keys=2)
+    context = "" if load.context is None else f" · {load.context} tokens"
+    title = f"{first.task_name} · {first.subset} · load by {load.kind}{context}"
+    return Table(title, columns, lines, caption, num_keys=2)
+
+
+SLOWER, LIKE_AR = "↓", "≈"
+
+
+def _map_table(found: LoadMap) -> Table:
+    """Returns the speed-ups of a method: a line per number of requests in flight, a column per context."""
+    marks = {True: "", None: LIKE_AR, False: SLOWER}
+
+    def cell(row: Row | None) -> str:
+        return NULL if row is None else marked(f"{marks[is_faster(row)]}{with_interval(row.metric('speedup'))}", row)
+
+    lines = [
+        [f"{level:g}", *(cell(found.cells.get((level, each))) for each in found.contexts)] for level in found.levels
+    ]
+    rows = list(found.cells.values())
+    names = [f"{load_of(row).level:g} × {load_of(row).context}" for row in rows]
+    caption = [
+        "speed-up in total tok/s over ar with as many requests in flight and tokens of context; 95 % over windows",
+        *map_lines(found),
+        *([f"{NULL}: not measured"] if len(rows) < len(found.levels) * len(found.contexts) else []),
+        *warning_lines(rows, names),
+    ]
+    columns = number_columns("requests\nin flight", *(f"{context} tokens\n[95 %]" for context in found.contexts))
+    title = f"{found.task} · {found.subset} · {found.method} by concurrency and context"
+    return Table(title, columns, lines, caption, num_keys=1)
+
+
+def map_lines(found: LoadMap) -> list[str]:
+    """Returns which cells of a map are below 1, and which cannot be told from it."""
+
+    def named(outcome: bool | None) -> str:
+        cells = sorted(place for place, row in found.cells.items() if is_faster(row) is outcome)
+        return ", ".join(f"{level:g} × {context}" for level, context in cells)
+
+    texts = {False: f"{SLOWER} slower than ar", None: f"{LIKE_AR} not separable from ar"}
+    return [f"{text}: {cells}" for outcome, text in texts.items() if (cells := named(outcome))]
 
 
 def break_even_line(rows: Sequence[Row]) -> str:

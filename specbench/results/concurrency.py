@@ -51,22 +51,23 @@ class SteadySpan:
 def load_rows(rows: Sequence[Row], windows: Sequence[LoadWindow]) -> list[Row]:
     """Returns a row for each level, subset and server, and one over all subsets of a task. `rows`: the rows of the same
     run with one request at a time."""
-    loads = dict.fromkeys((w.task, w.kind, w.level, w.requests) for w in windows)
-    subsets = {(w.task, w.subset) for w in windows} | {(w.task, ALL) for w in windows}
+    subsets: dict[tuple[str, RowLoad], set[str]] = {}
+    for w in windows:
+        load = RowLoad(kind=w.kind, level=w.level, windows=1, requests=w.requests, context=w.context)
+        subsets.setdefault((w.task, load), {ALL}).add(w.subset)
     found = []
-    for task, kind, level, requests in loads:
-        load = RowLoad(kind=kind, level=level, windows=1, requests=requests)
-        own = [row for row in rows if row.task_name == task and (task, row.subset) in subsets and not row.level]
+    for (task, load), names in subsets.items():
+        own = [row for row in rows if row.task_name == task and row.subset in names and not row.level]
         found += [load_row(row, windows, load) for row in own]
     return found
 
 
 def windows_of(row: Row, windows: Sequence[LoadWindow], load: RowLoad) -> list[LoadWindow]:
     """Returns the windows of a row's task and subset at a level of load."""
-    place = (row.task_name, load.kind, load.level, load.requests)
+    place = (row.task_name, load.kind, load.level, load.requests, load.context)
     return [
         w for w in windows
-        if (w.task, w.kind, w.level, w.requests) == place and row.subset in (ALL, w.subset)
+        if (w.task, w.kind, w.level, w.requests, w.context) == place and row.subset in (ALL, w.subset)
     ]  # fmt: skip
 
 
@@ -299,12 +300,40 @@ def is_faster(row: Row) -> bool | None:
 
 
 def load_groups(rows: Sequence[Row]) -> list[list[Row]]:
-    """Returns the rows with a load by task, subset and kind of load, lowest level first."""
-    groups: dict[tuple[str, str, str], list[Row]] = {}
+    """Returns the rows with a load by task, subset, kind of load and context, lowest level first."""
+    groups: dict[tuple[str, str, str, int | None], list[Row]] = {}
     for row in rows:
         if row.level:
-            groups.setdefault((row.task_name, row.subset, load_of(row).kind), []).append(row)
+            groups.setdefault((row.task_name, row.subset, load_of(row).kind, load_of(row).context), []).append(row)
     return [sorted(group, key=lambda row: load_of(row).level) for group in groups.values()]
+
+
+@dataclass(frozen=True)
+class LoadMap:
+    """The rows of one method by concurrency and context. `cells`: by both; cells that were not measured are absent."""
+
+    task: str
+    subset: str
+    method: str
+    cells: Mapping[tuple[float, int], Row]
+
+    @property
+    def levels(self) -> list[float]:
+        return sorted({level for level, _ in self.cells})
+
+    @property
+    def contexts(self) -> list[int]:
+        return sorted({context for _, context in self.cells})
+
+
+def load_maps(rows: Sequence[Row]) -> list[LoadMap]:
+    """Returns a map for each task, subset and method that was measured by concurrency at given contexts."""
+    maps: dict[tuple[str, str, str], dict[tuple[float, int], Row]] = {}
+    for row in rows:
+        load = row.served.load if row.served is not None else None
+        if load is not None and load.kind == "concurrency" and load.context is not None and not row.is_baseline:
+            maps.setdefault(row.names, {})[load.level, load.context] = row
+    return [LoadMap(*place, cells) for place, cells in maps.items()]
 
 
 def load_of(row: Row) -> RowLoad:

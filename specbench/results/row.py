@@ -224,16 +224,18 @@ class RowWarning(FilePart):
 
 class RowLoad(FilePart):
     """The load of a served row. `level`: requests in flight, or requests per second. `windows`: the number for each
-    server; intervals resample windows. `requests`: the number in each window."""
+    server; intervals resample windows. `requests`: the number in each window. `context`: the tokens to which the
+    documents of prompts were cut; null: prompts are as long as they are."""
 
     kind: Literal["concurrency", "rate"]
     level: Annotated[FiniteFloat, Field(gt=0)]
     windows: PositiveInt
     requests: PositiveInt
+    context: PositiveInt | None = None
 
     def __str__(self) -> str:
-        """Returns kind and level, such as "concurrency 4" or "rate 2"."""
-        return f"{self.kind} {self.level:g}"
+        """Returns kind and level, such as "rate 2" or "concurrency 4, context 8192"."""
+        return f"{self.kind} {self.level:g}" + ("" if self.context is None else f", context {self.context}")
 
 
 class RowServing(FilePart):

@@ -110,7 +110,7 @@ def run_plan(plan: Plan, events: Events, judge: Judge | None = None) -> tuple[Me
             judging.check()
         announce_trials(plan, recorded, events)
         # 2. The trials, one request at a time.
-        scheduler, *loads = schedulers(plan.models, plan.spec)
+        scheduler, *loads = schedulers(plan.models, plan, events)
         measured = measure(plan, scheduler, recorded, events)
         # 3. Their rows at once, as what follows may fail. Answers that a judge rated earlier keep their ratings.
         if (folder.path / JUDGEMENTS_FILE).exists():

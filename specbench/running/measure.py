@@ -104,9 +104,9 @@ class InProcess:
 
 
 @singledispatch
-def schedulers(models: LoadedModels, spec: RunSpec) -> list[Scheduler]:
-    """Returns what measures a run with these models: the scheduler of its trials, then others. Packages with another
-    class of models register theirs."""
+def schedulers(models: LoadedModels, plan: Plan, events: Events) -> list[Scheduler]:
+    """Returns what measures a plan with these models: the scheduler of its trials, then others, which say of what they
+    cannot measure. Packages with another class of models register theirs."""
     return [InProcess()]
 
 

@@ -9,6 +9,7 @@ from specbench.core.values import text_digest
 from specbench.models.causal_lm import Prompt, TextModel
 from specbench.records.records import Key, Record
 from specbench.specs.components import PromptChecks
+from specbench.tasks.context import Span
 from specbench.tasks.examples import Example, TaskData
 
 Texts = tuple[str, ...]  # texts of user and model in turn; the last one is the user's
@@ -88,10 +89,11 @@ class PromptRenderer:
         """Returns the prompt of a conversation that ends with the user's text, as a model reads it."""
         key = id(model), texts
         if key not in self._rendered:
-            self._rendered[key] = self._render(model, texts)
+            self._rendered[key] = self.render_once(model, texts)
         return self._rendered[key]
 
-    def _render(self, model: TextModel, texts: Texts) -> Prompt:
+    def render_once(self, model: TextModel, texts: Texts) -> Prompt:
+        """Does the same, and keeps nothing: for texts that are only tried."""
         return model.render_prompt(texts, uses_chat(model, self.chat), self.system)
 
     def shorten(self, texts: Texts) -> Texts:
@@ -102,7 +104,7 @@ class PromptRenderer:
         """
 
         def fits(shorter: Texts) -> bool:  # what was shortened in vain is not kept
-            render = self.render if shorter is texts else self._render
+            render = self.render if shorter is texts else self.render_once
             return all(budget.holds(render(budget.translated or budget.model, shorter)) for budget in self.budgets)
 
         if texts not in self._fitting:
@@ -139,6 +141,15 @@ def _without_middle(texts: Texts, num_kept: int) -> Texts:
     )
 
 
+def _without_its_middle(document: Span | None, length: int, num_kept: int) -> Span | None:
+    """Returns where a document stands after the middle of its prompt of `length` characters was removed; None if not
+    all that was removed is of the document."""
+    cut = (num_kept + 1) // 2, length - num_kept // 2
+    if document is None or not document[0] <= cut[0] or not cut[1] <= document[1]:
+        return None
+    return document[0], document[1] - (length - num_kept)
+
+
 def truncate_examples(data: TaskData, target: TextModel, renderer: PromptRenderer) -> TaskData:
     """Returns the data with every first turn that exceeds a budget shortened. Each example holds the number of the
     target's tokens that were removed from it."""
@@ -148,7 +159,9 @@ def truncate_examples(data: TaskData, target: TextModel, renderer: PromptRendere
         if prompt != example.prompt:
             whole, shortened = (renderer.render(target, (text,)).packed_ids for text in (example.prompt, prompt))
             num_cut = len(whole) - len(shortened)
-            example = replace(example, turns=(prompt, *example.turns[1:]), truncated_tokens=num_cut)
+            turns = prompt, *example.turns[1:]
+            document = _without_its_middle(example.document, len(example.prompt), len(prompt))
+            example = replace(example, turns=turns, truncated_tokens=num_cut, document=document)
         examples.append(example)
     return replace(data, examples=tuple(examples))
 

@@ -69,6 +69,9 @@ class LoadSpec(Spec):
     """Numbers of requests in flight, such as [1, 4, 16]. When a request ends, the next one is sent."""
     rate: tuple[Annotated[float, Field(ge=0.001, le=1000)], ...] = ()
     """Requests per second, such as [2, 8], sent at random times (Poisson)."""
+    context: tuple[Annotated[int, Field(ge=16, le=2**24)], ...] = ()
+    """Tokens of each prompt, such as [1024, 4096], to which the documents of a task are cut: every level is measured at
+    each. When absent, prompts are as long as they are."""
     windows: Annotated[int, Field(ge=2, le=1000)] = 10
     """Windows of each server at each level. Intervals resample the windows."""
     requests: Annotated[int, Field(ge=2, le=1000)] = 4

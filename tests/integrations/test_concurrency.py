@@ -38,7 +38,7 @@ from specbench.specs.run_options import RunOptions
 from specbench.statistics.bootstrap import Estimate
 from tests.support.drawn_answers import SHORT, tied
 from tests.support.rows import row as make_row
-from tests.support.scripted_server import AR, SD, Script, servers_file
+from tests.support.scripted_server import AR, SD, TOKENIZER, Script, servers_file
 
 LEAST = {"concurrency": [2], "windows": 2, "requests": 2}
 
@@ -180,6 +180,82 @@ def test_as_many_requests_are_in_flight_as_the_level_says_and_all_servers_get_th
     for window in windows:
         first, second = ([each.example for each in window.methods[name]] for name in ("ar", "draft"))
         assert first == second == [number % 3 for number in range(6)]
+
+
+def run_documents(folder: Path, subset: str = "qmsum", **load: Any) -> tuple[list[Row], str, Script]:
+    """Measures meetings of about 110 tokens under a load. Returns the rows with a load, what was said, and the server
+    `draft`."""
+    folder.mkdir(exist_ok=True)
+    draft, said = Script("vllm", SD), io.StringIO()
+    with servers_file(folder, {"ar": Script("vllm", AR), "draft": draft}, load=load) as file:
+        request = Request(
+            ["scrolls"],
+            [],
+            RunOptions(subsets=(subset,), limit=3, warm_up=0.0),
+            "",
+            output=folder / "run",
+            servers=file,
+        )
+        outcome = execute(request, Console(file=said, width=1000), load_served)
+    return [row for row in outcome.rows if row.level], said.getvalue(), draft
+
+
+def test_documents_are_cut_to_each_context_and_every_pair_is_a_cell(tmp_path) -> None:
+    load = {"concurrency": [2, 1], "context": [90, 64, 700], "windows": 2, "requests": 2}
+    rows, said, draft = run_documents(tmp_path, **load)
+    assert [(row.method_name, row.level) for row in rows] == [
+        (name, f"concurrency {level}, context {context}")
+        for context in (64, 90) for level in (1, 2) for name in ("ar", "draft")
+    ]  # fmt: skip
+    assert "load.context 700: scrolls/qmsum has no prompt that can be cut to so many tokens" in said
+    assert all(load_of(row).windows == 2 and row.n == min(3, 2 * load_of(row).requests) for row in rows)
+    measured = [len(request["prompt"]) for request in draft.requests if len(request["prompt"]) in range(85, 91)]
+    assert len(measured) >= 2 * 2 + 2 * 4, "all windows of one context, as near to it as characters allow"
+    texts = {TOKENIZER.decode(request["prompt"]) for request in draft.requests if len(request["prompt"]) == 64}
+    assert texts and all("Question: " in text for text in texts if "Question" in text)
+    assert load_leaderboard(tmp_path / "run/leaderboard.json")[-len(rows) :] == rows
+    # The windows are resumed, and the rows are computed from them alone.
+    windows = (tmp_path / "run/load.jsonl").read_bytes()
+    again, _, _ = run_documents(tmp_path, **load)
+    assert (tmp_path / "run/load.jsonl").read_bytes() == windows and again == rows
+
+
+def test_a_load_whose_contexts_have_no_prompts_ends_before_anything_is_measured(tmp_path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"load\.context 700: scrolls/qmsum has no prompt that can .* \(its longest has 1"
+    ):
+        run_documents(tmp_path, concurrency=[1], context=[700])
+    assert not (tmp_path / "run/load.jsonl").exists()
+    with pytest.raises(ConfigError, match=r"load\.context 1900: .* leaves no room for 512 new tokens in 2048"):
+        run_documents(tmp_path / "long", concurrency=[1], context=[1900])
+    with pytest.raises(ConfigError, match=r"load\.context 64: mgsm/en has no documents to cut"):
+        run(tmp_path / "sums", load={**LEAST, "context": [64]})
+
+
+def map_row(level: float, context: int, speedup: float) -> Row:
+    load = RowLoad(kind="concurrency", level=level, windows=7, requests=8, context=context)
+    served = RowServing(acceptance_source="steps", caches="verified empty", memory="same KV", load=load, settings="0")
+    metrics = {"speedup": Estimate(value=speedup, low=speedup * 0.9, high=speedup * 1.1)}
+    return make_row(method="draft@1:0", served=served, metrics=metrics, options={})
+
+
+def test_the_map_tells_which_cells_are_below_1() -> None:
+    values = {(1, 512): 2.0, (8, 512): 1.04, (1, 4096): 0.96, (8, 4096): 0.5, (32, 512): 0.4}
+    rows = [map_row(*place, speedup) for place, speedup in values.items()]
+    *single, table = load_tables(rows)
+    assert len(single) == 2 and [table.title for table in single] == [
+        f"mgsm · ja · load by concurrency · {context} tokens" for context in (512, 4096)
+    ]
+    assert [column.heading for column in table.columns] == [
+        "requests\nin flight", "512 tokens\n[95 %]", "4096 tokens\n[95 %]"
+    ]  # fmt: skip
+    assert table.rows == [
+        ["1", "2.00 [1.80, 2.20]", "≈0.96 [0.86, 1.06]"], ["8", "≈1.04 [0.94, 1.14]", "↓0.50 [0.45, 0.55]"],
+        ["32", "↓0.40 [0.36, 0.44]", "–"],
+    ]  # fmt: skip
+    assert {"↓ slower than ar: 8 × 4096, 32 × 512", "≈ not separable from ar: 1 × 4096, 8 × 512"} <= {*table.caption}
+    assert any(line.startswith("–: not measured") for line in table.caption)
+    assert [len(group) for group in load_groups(rows)] == [3, 2]
 
 
 @pytest.mark.parametrize(("memory", "alone", "loaded"), [("run", "shuffled", "repeat"), ("prompt", "cold", "cold")])
@@ -422,6 +498,33 @@ def test_subsets_together_have_a_row_at_each_level(tmp_path) -> None:
     assert [(row.subset, row.n, load_of(row).windows) for row in rows] == [("en", 2, 2), ("de", 2, 2), ("all", 4, 4)]
     assert rows[2].subsets == {"de": 2, "en": 2}
     assert load_leaderboard(outcome.leaderboard) == list(outcome.rows)
+
+
+def test_levels_compete_in_advice_and_in_the_same_memory(specbench, measured, tmp_path) -> None:
+    """AR holds two requests of 1 GiB beside 1 GiB of weights, and the method with its drafter's half GiB one."""
+    rows = {(row.method_name, row.level): row for row in load_leaderboard(measured / "leaderboard.json")}
+    code, shown, err = specbench("advise", measured, "--goal", "throughput", "--json")
+    assert code == 0, err
+    ways = json.loads(shown)["ways"]
+    assert {(way["method"], way["load"]) for way in ways} == rows.keys()
+    sizes = {
+        "target": {"weights_gib": 1, "cache_kib": 1024},
+        "drafters": {"draft": {"weights_gib": 0.5, "cache_kib": 8}},
+    }
+    (tmp_path / "memory.yaml").write_text(json.dumps({"total_gib": 3.2, "tokens": 1024, **sizes}))
+    slo = ("--slo", "ttft=60")
+    code, shown, err = specbench("memory", "memory.yaml", measured, *slo, "--json")
+    assert code == 0, err
+    (found,) = json.loads(shown)["compared"]
+    windows = read_windows(measured)
+    for side, name, level in (("ar", "ar", 2), ("own", "draft", 1)):
+        own = goodput(rows[name, f"concurrency {level}"], windows, {"ttft": 60.0})
+        assert (found[side]["level"], found[side]["basis"]) == (level, "measured")
+        assert found[side]["value"] == own.model_dump() and own.value
+    code, shown, err = specbench("advise", measured, "--goal", "goodput", *slo, "--memory", "memory.yaml", "--json")
+    assert code == 0, err
+    ranked = [(way["method"], way["load"]) for way in json.loads(shown)["ways"] if way["why_out"] is None]
+    assert {*ranked} == {("ar", "concurrency 1"), ("ar", "concurrency 2"), ("draft", "concurrency 1")}
 
 
 def test_a_level_by_rate_is_ranked_by_no_speed_up(specbench, by_rate) -> None:

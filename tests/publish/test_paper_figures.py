@@ -187,6 +187,46 @@ def test_loads_are_curves_over_levels_with_the_break_even_in_the_caption(tmp_pat
     assert "draft: as fast as ar at 8.0 [7.4, 8.5] (interpolated)" in made.caption
 
 
+def map_rows() -> list[Any]:
+    found = []
+    for (level, context), speedup in {(1, 512): 2.0, (8, 512): 1.3, (1, 4096): 1.02, (8, 4096): 0.5}.items():
+        for method in ("ar", "draft"):
+            load = RowLoad(kind="concurrency", level=level, windows=7, requests=8, context=context)
+            served = RowServing(
+                acceptance_source="steps", caches="verified empty", memory="same KV", load=load, settings="0"
+            )
+            around = Estimate(value=speedup, low=speedup * 0.95, high=speedup * 1.05)
+            metrics = {"speedup": around if method != "ar" else Estimate(value=1.0)}
+            found.append(row(method=f"{method}@1:0", served=served, metrics=metrics, options={}))
+    return found
+
+
+def test_a_map_has_a_cell_for_each_pair_and_hatches_those_below_one(tmp_path: Path) -> None:
+    board = paper_board(tmp_path, map_rows())
+    made = drawing("map", board)
+    (panel,) = made.panels
+    assert {(mark.x, mark.y_place): mark.y.value for mark in panel.marks} == {
+        (1, 512): 2.0, (8, 512): 1.3, (1, 4096): 1.02, (8, 4096): 0.5
+    }  # fmt: skip
+    lines = {(line["level"], line["context"]): line for line in made.data()}
+    assert {place: line["ar"] for place, line in lines.items()} == {
+        (1, 512): "faster", (8, 512): "faster", (1, 4096): "not separable", (8, 4096): "slower"
+    }  # fmt: skip
+    assert lines[8, 4096]["n"] == 7 and lines[8, 4096]["n_of"] == "windows"
+    assert "draft: ↓ slower than ar: 8 × 4096" in made.caption
+    curves = drawing("load", board).panels
+    assert [[mark.x for mark in panel.marks] for panel in curves] == [[1, 8], [1, 8]]
+    pytest.importorskip("matplotlib")
+    from specbench.publish.paper.render import _settings, figure_of
+
+    with _settings("png"):
+        figure = figure_of(made, 3.25)
+        check_looks(figure, 3.25)
+        (axes,) = figure.axes
+        assert [bool(patch.get_hatch()) for patch in axes.patches] == [False, False, False, True]
+        assert [text.get_text() for text in axes.texts][-1] == "0.50\n[0.47, 0.53]"
+
+
 def test_languages_are_the_subsets_of_a_task(tmp_path: Path) -> None:
     speedup = Estimate(value=1.5, low=1.4, high=1.6)
     rows = [
@@ -301,6 +341,7 @@ def test_plot_writes_the_figure_and_its_data_and_prints_the_caption(specbench: A
         (("costs", "B", "--metric", "speedup"), "--metric speedup: costs has no choice of it"),
         (("positions", "B", "--metric", "joint"), "--metric joint: the choices are conditional, unconditional"),
         (("load", "B"), "no row is of a load"),
+        (("map", "B"), "no row is of a load"),
         (("languages", "B"), "no task has subsets in several languages"),
         (("methods", "nothing"), "nothing"),
     ],

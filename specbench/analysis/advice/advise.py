@@ -5,6 +5,9 @@ and so is AR of a quantized target. All ways come from recorded runs of the same
 lengths than the measured one are replayed from the recorded verdicts (`predict`) with the pass costs of their own run,
 and the replay is scaled by measured ÷ replayed at the recorded length, which holds the time between passes.
 
+In a given memory, ways under a load are ranked at the concurrency that they hold: AR at a higher one than a method with
+a drafter (`memory`). Between measured levels it is computed.
+
 Ways are ranked by the goal. A way is told from the best one by the ratio of their speeds, paired by prompt where both
 have records. Another precision is another target: its quality stands beside its speed, as a difference from the
 reference, which is AR of the first run.
@@ -13,11 +16,12 @@ reference, which is AR of the first run.
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, get_args
 
+from specbench.analysis.advice.memory import SharedMemory, levels_of, value_at
 from specbench.analysis.roofline.predict import Machine, RecordedRow, has_shorter_drafts
 from specbench.core.errors import ConfigError, nearest
 from specbench.report.captions import verdict_word, why_unranked
 from specbench.results.concurrency import LIMITS as LIMITS
-from specbench.results.concurrency import Limits, goodput
+from specbench.results.concurrency import Limits, goodput, load_groups, load_of, rows_by_server
 from specbench.results.conditions import conditions_that_differ
 from specbench.results.metric_format import metric_of
 from specbench.results.paired import RowWithRecords, pair_up, unpaired_difference, unpaired_ratio
@@ -40,17 +44,19 @@ FREE = (
     "target", "target_revision", "dtype", "engine", "attention", "products", "pass_width", "drafter_passes",
     "signatures", "versions", "code",
 )  # fmt: skip
+OF_LOADS = ("served.load", "n", "subsets", "repeats")  # in which levels of a load differ, too
 MILLION = 1e6
 
 
-Basis = Literal["measured", "replayed"]
+Basis = Literal["measured", "replayed", "computed"]
 
 
 class Way(FilePart):
-    """A way to run the model. `run`: as it was given. `basis`: measured, or replayed from records. `value`: of the
-    goal. `ratio`: this way's goodness ÷ the best one's, `paired` by prompt or from both intervals. `quality`: the main
-    score; `quality_change`: minus the reference's. `keeps`: whether it writes what the reference's target would: the
-    same target and precision, and a lossless method that was not caught. `why_out`: why it is not ranked."""
+    """A way to run the model. `run`: as it was given. `basis`: measured, replayed from records, or computed between
+    measured levels. `value`: of the goal. `ratio`: this way's goodness ÷ the best one's, `paired` by prompt or
+    from both intervals. `quality`: the main score; `quality_change`: minus the reference's. `keeps`: whether it writes
+    what the reference's target would: the same target and precision, and a lossless method that was not caught.
+    `why_out`: why it is not ranked."""
 
     run: str
     target: str
@@ -76,6 +82,10 @@ class Way(FilePart):
     def name(self) -> str:
         length = "" if self.method == "ar" else f", γ {self.num_draft_tokens}"
         return f"{self.method}{length}, {self.precision}{'' if self.engine == 'eager' else f', {self.engine}'}"
+
+    @property
+    def name_under_load(self) -> str:
+        return self.name + (f", {self.load}" if self.load else "")
 
 
 class Advice(FilePart):
@@ -113,9 +123,11 @@ Candidate = tuple[Measured, int, Basis, Estimate]  # a row, its draft length, an
 def advise(
     runs: Sequence[str], goal: Goal, *, task: str | None = None, subset: str | None = None,
     price_per_hour: float | None = None, limits: Limits | None = None, max_loss: float | None = None,
+    memory: SharedMemory | None = None, context: int | None = None,
 ) -> Advice:  # fmt: skip
     """Ranks the ways in runs and leaderboard files, each given as PATH or PATH:METHOD. `limits`: those of goodput.
-    `max_loss`: the largest loss of quality, in the score's own units, of ways that are ranked.
+    `max_loss`: the largest loss of quality, in the score's own units, of ways that are ranked. `memory`: that which all
+    ways have. `context`: of the loads, if they are of several.
 
     Raises ConfigError for rows of several tasks, or that were measured on different machines or prompts, and for a goal
     that no row has the numbers of.
@@ -127,22 +139,30 @@ def advise(
             raise ConfigError(f"--goal {goal}: give {option}")
         if goal != own and given is not None:
             raise ConfigError(f"{option}: has no effect with --goal {goal}: give --goal {own}")
+    reads_loads = goal not in ("latency", "energy")
+    for option, is_given in (("--memory", memory is not None), ("--context", context is not None)):
+        if is_given and not reads_loads:
+            raise ConfigError(f"{option}: has no effect with --goal {goal}: give --goal throughput, goodput or cost")
     # 1. The rows of one task, all measured alike but for what may differ.
     found = measured_rows(runs, task, subset)
+    found = of_context(found, context) if reads_loads else [each for each in found if not each.row.level]
+    if not found:
+        raise ConfigError(f"--goal {goal}: no row has {GOAL_TEXTS[goal]}: {MISSING[goal]}")
     first = next((each for each in found if each.row.is_baseline), found[0])
     for each in found:
-        if differ := conditions_that_differ(first.row, each.row, FREE):
+        if differ := conditions_that_differ(first.row, each.row, (*FREE, *OF_LOADS) if each.row.level else FREE):
             raise ConfigError(
                 f"'{first.text}' and '{each.text}' were not measured alike ({'; '.join(map(str, differ))}): give runs "
                 "of the same prompts on one machine"
             )
     # 2. Each as measured, then shorter draft lengths where they are better.
     value_of = goal_value(goal, price_per_hour)
+    values = [value_of(each.row) if limits is None else goodput_of(each, limits) for each in found]
     candidates: list[Candidate] = [
-        (each, each.row.num_draft_tokens, "measured",
-         value_of(each.row) if limits is None else goodput_of(each, limits))
-        for each in found
-    ]  # fmt: skip
+        (each, each.row.num_draft_tokens, "measured", value) for each, value in zip(found, values, strict=True)
+    ]
+    if memory is not None:
+        candidates += computed(found, values, memory)
     if goal in ("latency", "throughput", "cost"):
         for each in found:
             candidates += replayed(each, value_of)
@@ -155,6 +175,8 @@ def advise(
         quality, change = quality_of(first, each)
         speedup = each.row.metric("speedup") if basis == "measured" else Estimate()
         why_out = why_unranked(each.row)
+        if why_out is None and memory is not None:
+            why_out = why_too_large(each.row, memory)
         if why_out is None and max_loss is not None:
             why_out = why_too_bad(first.row.quality, change, max_loss)
         ways.append((each, Way(
@@ -205,6 +227,60 @@ def measured_rows(runs: Sequence[str], task: str | None, subset: str | None) -> 
     if task is None and len(tasks) > 1:
         raise ConfigError(f"the rows are of several tasks ({', '.join(tasks)}): choose one with --task")
     return [each for each in rows if task is None or each.row.task_name == task]
+
+
+def of_context(found: Sequence[Measured], context: int | None) -> list[Measured]:
+    """Returns the rows of one context: of those under a load that were measured at it, or if none was, all rows. Raises
+    ConfigError if it is not measured, and for several contexts if none is chosen."""
+    contexts = {load_of(each.row).context for each in found if each.row.level}
+    known = sorted(each for each in contexts if each is not None)
+    if context is not None and context not in known:
+        shown = f"the choices are {', '.join(map(str, known))}" if known else "no row is of a load with context"
+        raise ConfigError(f"--context {context}: {shown}")
+    if context is None and len(contexts) > 1:
+        raise ConfigError(
+            f"the loads are of several contexts ({', '.join(map(str, known))}): choose one with --context"
+        )
+    chosen = context if context is not None else next(iter(known), None)
+    if chosen is None:
+        return list(found)
+    return [each for each in found if each.row.level and load_of(each.row).context == chosen]
+
+
+def computed(found: Sequence[Measured], values: Sequence[Estimate], memory: SharedMemory) -> list[Candidate]:
+    """Returns each server at the concurrency that it holds in the memory, where this lies between measured levels."""
+    given = {id(each.row): (each, value) for each, value in zip(found, values, strict=True)}
+    made: list[Candidate] = []
+    for group in load_groups([each.row for each in found]):
+        for rows in rows_by_server(group):
+            if load_of(rows[0]).kind == "rate":
+                continue
+            requests = memory.capacity(rows[0].method_name).requests
+            at = value_at(levels_of(rows, lambda row: given[id(row)][1]), requests)
+            if at.basis != "computed":
+                continue
+            below = max((row for row in rows if load_of(row).level < requests), key=lambda row: load_of(row).level)
+            load = load_of(below).model_copy(update={"level": float(requests)})
+            served = below.served and below.served.model_copy(update={"load": load})
+            row = below.model_copy(update={"served": served})
+            each = given[id(below)][0]
+            made.append((Measured(each.text, each.run, row, RowWithRecords(row)), row.num_draft_tokens, "computed",
+                         at.value))  # fmt: skip
+    return made
+
+
+def why_too_large(row: Row, memory: SharedMemory) -> str | None:
+    """Returns why a row is not ranked in a memory; None if it fits."""
+    if row.level and load_of(row).kind == "rate":
+        return "how many requests it has at once, and so its memory, is not known"
+    capacity = memory.capacity(row.method_name)
+    requests = int(load_of(row).level) if row.level else 1
+    if requests <= capacity.requests:
+        return None
+    return (
+        f"{memory.spec.total_gib:g} GiB hold {capacity.requests} of its requests of {memory.spec.tokens} tokens, not "
+        f"{requests}"
+    )
 
 
 def replayed(each: Measured, value_of: Callable[[Row], Estimate]) -> list[Candidate]:
@@ -273,9 +349,11 @@ def inverse(metric: Estimate) -> Estimate:
 
 
 def keeps(reference: Row, row: Row) -> bool:
-    """Whether a row's answers are those of the reference's target."""
+    """Whether a row's answers are those of the reference's target. No server declares that its method is lossless, so
+    that its answers have to be AR's."""
     same = all(getattr(reference, name) == getattr(row, name) for name in ("target", "target_revision", "dtype"))
-    return same and row.lossless and not row.verdict.startswith(("diverged", "not lossless"))
+    is_lossless = row.lossless or row.is_baseline or (row.served is not None and row.verdict == "greedy equal")
+    return same and is_lossless and not row.verdict.startswith(("diverged", "not lossless"))
 
 
 def peak_of(row: Row) -> float | None:

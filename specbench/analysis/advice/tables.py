@@ -3,11 +3,17 @@
 from collections.abc import Iterator
 
 from specbench.analysis.advice.advise import GOAL_TEXTS, Advice, Way
+from specbench.analysis.advice.memory import MemoryReport
 from specbench.core.table import Table, number_columns, text_columns
 from specbench.report.captions import marked, warning_lines
 from specbench.results.metric_format import NULL, interval, metric_of, number, with_interval
 
-GIB = 2**30
+GIB, MIB = 2**30, 2**20
+BASES = {
+    "replayed": "replayed: a shorter draft length from recorded verdicts and the pass costs of its own run; measure it "
+    "before you rely on it",
+    "computed": "computed: between the measured levels around it; measure that level before you rely on it",
+}
 
 
 def report_parts(advice: Advice) -> Iterator[Table | str]:
@@ -20,7 +26,7 @@ def ways_table(advice: Advice) -> Table:
     for place, way in enumerate(advice.ways, start=1):
         is_ranked = way.why_out is None
         rows.append([
-            str(place) if is_ranked else NULL, way.name + (f", {way.load}" if way.load else ""),
+            str(place) if is_ranked else NULL, way.name_under_load,
             marked(way.basis, way), value_text(way, advice),
             number(way.ratio, 2) if place == 1 else with_interval(way.ratio), with_interval(way.speedup),
             score_text(way, advice), NULL if way.peak_bytes is None else f"{way.peak_bytes / GIB:.1f}", way.verdict,
@@ -35,10 +41,9 @@ def ways_table(advice: Advice) -> Table:
     caption = [
         f"{advice.task} on {advice.device}; the difference is from {advice.reference}, paired by prompt where records "
         "are there",
-        "replayed: a shorter draft length from recorded verdicts and the pass costs of its own run; measure it before "
-        "you rely on it",
+        *(text for basis, text in BASES.items() if any(way.basis == basis for way in advice.ways)),
         *([f"÷ best of {len(unpaired)} of the ways is from two intervals, not paired"] if unpaired else []),
-        *(f"not ranked: {way.name}: {way.why_out}" for way in advice.ways if way.why_out is not None),
+        *(f"not ranked: {way.name_under_load}: {way.why_out}" for way in advice.ways if way.why_out is not None),
         *warning_lines(advice.ways, [way.name for way in advice.ways]),
     ]
     return Table(f"advice for {advice.goal}: {GOAL_TEXTS[advice.goal]}", columns, rows, caption)
@@ -65,7 +70,7 @@ def sentences(advice: Advice) -> Iterator[str]:
         yield "no way is ranked: see the reasons above"
         return
     yield f"best for {advice.goal}: {told(best, advice)}"
-    alike = [way.name for way in advice.ranked[1:] if way.ratio.high is None or way.ratio.high >= 1]
+    alike = [way.name_under_load for way in advice.ranked[1:] if way.ratio.high is None or way.ratio.high >= 1]
     if alike:
         yield f"not told apart from it: {'; '.join(alike)}"
     if same is None:
@@ -84,10 +89,65 @@ def rank(way: Way, advice: Advice) -> int:
 
 
 def told(way: Way, advice: Advice) -> str:
-    value = f"{way.name}: {value_text(way, advice)} {GOAL_TEXTS[advice.goal]}"
-    replay = " (replayed)" if way.basis == "replayed" else ""
+    value = f"{way.name_under_load}: {value_text(way, advice)} {GOAL_TEXTS[advice.goal]}"
+    basis = "" if way.basis == "measured" else f" ({way.basis})"
     change = way.quality_change
     if way.keeps or change.value is None or advice.quality is None:
-        return value + replay
+        return value + basis
     metric = metric_of(advice.quality)
-    return f"{value}{replay}; {advice.quality} {with_interval(change, metric.digits, metric.factor, sign='+')}"
+    return f"{value}{basis}; {advice.quality} {with_interval(change, metric.digits, metric.factor, sign='+')}"
+
+
+def memory_parts(report: MemoryReport) -> Iterator[Table | str]:
+    yield _capacity_table(report)
+    if report.compared:
+        yield _equal_memory_table(report)
+
+
+def _capacity_table(report: MemoryReport) -> Table:
+    cache = {model.name: model.request_bytes for model in report.models}
+    rows = [
+        [each.method, f"{each.weight_bytes / GIB:.2f}", f"{each.spare_bytes / GIB:.2f}",
+         f"{each.request_bytes / MIB:.1f}", str(each.requests)]
+        for each in report.capacities
+    ]  # fmt: skip
+    reserved = f", of which {report.reserved_bytes / GIB:g} GiB are reserved" if report.reserved_bytes else ""
+    caption = [
+        f"{report.total_bytes / GIB:g} GiB{reserved}; a request holds the keys and values of {report.tokens} tokens, "
+        f"{cache['target'] / MIB:.1f} MiB of them of the target",
+        *(f"{each.method}: its weights do not fit" for each in report.capacities if each.spare_bytes <= 0),
+    ]
+    heads = number_columns("weights\nGiB", "left for\ncaches GiB", "a request\nMiB", "requests\nat once")
+    return Table("requests that the same memory holds", (*text_columns("method"), *heads), rows, caption)
+
+
+def _equal_memory_table(report: MemoryReport) -> Table:
+    unit, digits = ("tok/s", 1) if report.limits is None else ("answers/s", 2)
+    rows, lacking = [], list[str]()
+    for each in report.compared:
+        place = ", ".join(filter(None, (f"{each.task}/{each.subset}", each.load)))
+        for name, at in (("ar", each.ar), (each.method, each.own)):
+            if at.basis is None:
+                lacking.append(f"{place}: {name} was not measured up to {at.level} requests at once")
+        bases = {at.basis or NULL for at in (each.ar, each.own)}
+        rows.append([
+            place, each.method, f"{each.ar.level} → {each.own.level}",
+            f"{number(each.ar.value, digits)} → {number(each.own.value, digits)}", with_interval(each.ratio),
+            with_interval(each.speedup),
+            next(basis for basis in (NULL, "computed", "measured") if basis in bases),
+        ])  # fmt: skip
+    levels = sorted(
+        {at.level for each in report.compared for at in (each.ar, each.own) if at.basis != "measured"} - {0}
+    )
+    limits = ", ".join(f"{name} {seconds:g} s" for name, seconds in (report.limits or {}).items())
+    caption = [
+        f"{report.quantity} of ar and of the method, each with as many requests at once as the memory holds"
+        + (f"; limits: {limits}" if limits else ""),
+        "method ÷ ar: from both intervals; same load: speed-up with the method's number of requests on both sides",
+        *([BASES["computed"].replace("that level", "those levels")] if any("computed" in row for row in rows) else []),
+        *dict.fromkeys(lacking),
+        *([f"to measure it: load: {{concurrency: [{', '.join(map(str, levels))}]}}"] if levels else []),
+    ]
+    heads = number_columns("requests\nat once", f"{unit}\nar → method", "method ÷ ar\n[95 %]", "same load\n[95 %]")
+    columns = (*text_columns("task", "method"), *heads, *text_columns("basis"))
+    return Table("at equal total memory", columns, rows, caption)

@@ -1,10 +1,11 @@
 """The report of `specbench roofline` on a pair: bounds, measurements and draft lengths; its tables and its picture."""
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import median, quantiles
 from typing import Any, Generic
 
 from pydantic import BaseModel, FiniteFloat
@@ -59,6 +60,11 @@ class Quartiles(BaseModel):
     high: float
 
 
+def make_quartiles(values: Sequence[float]) -> Quartiles:
+    low, _, high = quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
+    return Quartiles(median=median(values), low=low, high=high)
+
+
 class Ratio(Estimate):
     """A median over rounds with its 95 % interval; with few rounds there is no interval."""
 
@@ -101,6 +107,29 @@ class PassPoint(BaseModel):
         return "memory bound" if self.bandwidth_seconds >= self.arithmetic_seconds else "compute bound"
 
 
+class ExpertUnion(BaseModel):
+    """The different experts of a layer that a pass over `query_length` tokens reads. `expected`: of uniform routing;
+    `measured`: of the routers' own choices, the mean over layers and over all runs of so many of the timed tokens; null
+    where passes do not tell them. `over_layers`: of the means of layers. `bytes_ratio`: bytes that such a pass reads ÷
+    those of a single token, with the measured experts where they are known."""
+
+    query_length: int
+    expected: float
+    measured: float | None
+    over_layers: Quartiles | None
+    bytes_ratio: float = 1.0
+
+
+class Experts(BaseModel):
+    """The mixed experts of a model: `number` in each layer, of which a token uses `per_token`. `num_layers`: layers
+    whose choices were measured."""
+
+    number: int
+    per_token: int
+    num_layers: int | None
+    unions: list[ExpertUnion]
+
+
 SLOW = 0.5  # of the memory bandwidth
 SMALL = 2**24  # bytes of weights below which the calls themselves take a large part of the time
 
@@ -109,7 +138,7 @@ class ModelRoofline(BaseModel):
     """One model. `bytes_read`, `operations`: of a pass over one token after the context. `bytes_per_second`: of copies,
     read and written, or of sums, whichever are faster. `per_token`: seconds of autoregressive decoding; `overhead`: the
     part of it outside passes. `share_of_bound`: the bound of a pass ÷ `per_token`. `products`: those of eager bfloat16
-    passes on a CPU."""
+    passes on a CPU. `experts`: null for a model without."""
 
     model: ModelConditions
     bytes_read: float
@@ -121,6 +150,7 @@ class ModelRoofline(BaseModel):
     share_of_bound: Ratio
     points: list[PassPoint]
     products: list[ProductRate] = []
+    experts: Experts | None = None
 
     def is_slow(self, product: ProductRate) -> bool:
         """Returns whether weights are read so slowly that torch may not use the kernel that they were stored for."""
@@ -157,13 +187,14 @@ class Machine(BaseModel, extra="allow"):
 
 
 class RooflineReport(BaseModel):
-    """The report on a pair, with the conditions of the measurement; times are in seconds. `verification_cost`: by query
-    length, in single-token passes."""
+    """The report on a pair, with the conditions of the measurement; times are in seconds. `text`: the file whose tokens
+    the passes read; null: random tokens. `verification_cost`: by query length, in single-token passes."""
 
     environment: Machine
     seed: int
     repeats: int
     context: int
+    text: str | None = None
     target: ModelRoofline
     drafter: ModelRoofline
     step: StepTimes
@@ -185,6 +216,8 @@ SHOWN_RATES = (0.5, 0.7, 0.9)
 
 def tables(report: RooflineReport) -> list[Table]:
     made = [bounds_table(report), passes_table(report), drafts_table(report)]
+    for role, model in (("target", report.target), ("drafter", report.drafter)):
+        made += [experts_table(report, role, model.experts)] if model.experts is not None else []
     return made + ([products_table(report)] if report.target.products or report.drafter.products else [])
 
 
@@ -248,6 +281,33 @@ def drafts_table(report: RooflineReport) -> Table:
         f"{UNDECIDED} the interval includes 1",
     ]
     return Table("best draft length", _columns("α", "γ", "speed-up [95 %]"), rows, caption)
+
+
+def experts_table(report: RooflineReport, role: str, experts: Experts) -> Table:
+    """Returns what passes of a model with mixed experts cost, beside the experts that they read."""
+    rows = []
+    for union in experts.unions:
+        cost = report.verification_cost[union.query_length].text if role == "target" else NULL
+        measured = NULL
+        if union.measured is not None and union.over_layers is not None:
+            layers = union.over_layers
+            measured = f"{union.measured:.1f} ({layers.low:.1f}–{layers.high:.1f})"
+        rows.append([str(union.query_length), cost, f"{union.expected:.1f}", measured, f"{union.bytes_ratio:.2f}"])
+    tokens = (
+        "random tokens, which are routed less alike than text: give --text FILE"
+        if report.text is None
+        else (f"tokens of {report.text}")
+    )
+    caption = [
+        f"experts: of {experts.number} in a layer, of which a token uses {experts.per_token}",
+        "uniform: E · (1 − (1 − k/E)ⁿ), expected if tokens chose independently and all experts equally often",
+        *([f"routed: measured choices of {experts.num_layers} layers, mean (quartiles of layers); {tokens}"]
+          if experts.num_layers else ["routed: not measured, since only eager passes of this process tell it"]),
+        "bytes: read by such a pass ÷ by one over a single token, with the routed experts where they are measured; "
+        "v follows it where reading weights is the bound",
+    ]  # fmt: skip
+    columns = _columns("tokens", "single passes\nv [95 %]", "experts\nuniform", "experts\nrouted", "bytes")
+    return Table(f"experts that a pass of the {role} reads", columns, rows, caption)
 
 
 def products_table(report: RooflineReport) -> Table:

@@ -5,12 +5,13 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from statistics import fmean, median, quantiles
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
 import torch
 
+from specbench.analysis.roofline.experts import Mixture, experts_of
 from specbench.analysis.roofline.report import (
     RATES,
     BestLength,
@@ -19,11 +20,11 @@ from specbench.analysis.roofline.report import (
     ModelConditions,
     ModelRoofline,
     PassPoint,
-    Quartiles,
     Ratio,
     RooflineReport,
     StepTimes,
     fastest_length,
+    make_quartiles,
 )
 from specbench.core.errors import ConfigError
 from specbench.core.progress import Say, say_nothing
@@ -230,16 +231,31 @@ class TimedPasses:
         return seconds
 
 
+def tokens_of(models: Sequence[CausalLM], num_tokens: int, seed: int, text: str | None) -> list[list[int]]:
+    """Returns the tokens that the passes of each model read: random ones, or the first ones of a text. Raises
+    ConfigError for a text that is too short."""
+    if text is None:
+        chance = random.Random(seed)
+        return [[chance.randrange(model.vocab_size) for _ in range(num_tokens)] for model in models]
+    texts = [model.encode_prompt(text, chat=False) for model in models]
+    for model, ids in zip(models, texts, strict=True):
+        if len(ids) < num_tokens:
+            raise ConfigError(
+                f"--text: has {len(ids)} tokens of {model.name}, and {num_tokens} are read: give a longer text, or a "
+                "shorter --context"
+            )
+    return [ids[:num_tokens] for ids in texts]
+
+
 def measure(
     models: tuple[CausalLM, CausalLM], benchmarks: Sequence[RateBenchmark], context: int, lengths: Sequence[int], *,
-    repeats: int, seed: int, progress: Say = say_nothing,
+    repeats: int, seed: int, text: str | None = None, progress: Say = say_nothing,
 ) -> PairTimings:  # fmt: skip
     """Returns the timings of `repeats` rounds after one round that is not measured. Each round has passes of all
     `lengths` after `context` tokens of both models, both rate benchmarks, and one generation of each model and of the
-    pair; the order alternates. `progress` gets a line before each round."""
-    chance = random.Random(seed)
-    num_tokens = context + max(*lengths, NUM_TOKENS)
-    texts = [[chance.randrange(model.vocab_size) for _ in range(num_tokens)] for model in models]
+    pair; the order alternates. `text`: what passes read; None: random tokens. `progress` gets a line before each
+    round."""
+    texts = tokens_of(models, context + max(*lengths, NUM_TOKENS), seed, text)
     target, drafter = models
     drafting = BoundedDrafter(drafter, target)
     found = PairTimings()
@@ -336,8 +352,9 @@ class Work:
 
 
 def gguf_work(model: LlamaLM) -> Work:
-    """Returns the work of a pass by llama.cpp, with all weights and full attention."""
+    """Returns the work of a pass by llama.cpp, with full attention."""
     header = model.header
+    mixture, (expert_weights, expert_bytes) = Mixture.of(model), header.expert_size
     num_layers, num_heads = (int(header.of_architecture(key) or 0) for key in ("block_count", "attention.head_count"))
     num_kv = int(header.of_architecture("attention.head_count_kv") or num_heads)
     head_dim = int(header.of_architecture("attention.key_length") or 0)
@@ -346,9 +363,11 @@ def gguf_work(model: LlamaLM) -> Work:
     window = header.of_architecture("attention.sliding_window")
     layer = AttentionLayer(2 * num_kv * head_dim * item_size, 2 * num_heads * head_dim, window and int(window))
     return Work(
-        weight_bytes=header.num_bytes - header.table_bytes,
+        weight_bytes=header.num_bytes - header.table_bytes - expert_bytes,
         row_bytes=header.table_bytes // max(1, model.padded_vocab_size),
-        matmul_weights=sum(header.types.values()), layers=(layer,) * num_layers,
+        matmul_weights=sum(header.types.values()) - expert_weights, layers=(layer,) * num_layers,
+        expert_bytes=expert_bytes, expert_weights=expert_weights,
+        expert_share=1.0 if mixture is None else mixture.share,
     )  # fmt: skip
 
 
@@ -374,13 +393,12 @@ def work_of(model: CausalLM) -> Work:
             weight_bytes += weight.nbytes
             matmul_weights += weight.numel() if weight.ndim > 1 else 0
     config = network.config.get_text_config()
-    used = getattr(config, "num_experts_per_tok", None)
-    experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None)
+    mixture = Mixture.of(model)
     layers, state_bytes = cache_of(network, getattr(config, "num_attention_heads", 0))
     return Work(
         weight_bytes=weight_bytes, matmul_weights=matmul_weights, row_bytes=row_bytes, layers=layers,
         state_bytes=state_bytes, expert_bytes=expert_bytes, expert_weights=expert_weights,
-        expert_share=used / experts if used and experts else 1.0,
+        expert_share=1.0 if mixture is None else mixture.share,
     )  # fmt: skip
 
 
@@ -488,19 +506,17 @@ def bounds(work: Work, timings: ModelTimings, context: int) -> list[float]:
     return [max(num_bytes / each.bytes_per_second, operations / each.operations_per_second) for each in timings.rates]
 
 
-def make_quartiles(values: Sequence[float]) -> Quartiles:
-    low, _, high = quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
-    return Quartiles(median=median(values), low=low, high=high)
-
-
 def compute_dtype(model: CausalLM) -> torch.dtype:
     """Returns the dtype of products that are compared with those of a model."""
     return torch.float32 if isinstance(model, LlamaLM) else model.model.dtype
 
 
-def measure_pair(options: RunOptions, context: int, repeats: int, progress: Say) -> RooflineReport:
-    """Loads and measures the target and the drafter of the options. `progress` gets lines of text. Raises ConfigError
-    for a model that cannot be loaded, and for a context that does not fit into a model."""
+def measure_pair(
+    options: RunOptions, context: int, repeats: int, progress: Say, text: str | None = None
+) -> RooflineReport:
+    """Loads and measures the target and the drafter of the options. `progress` gets lines of text. `text`: what passes
+    read; None: random tokens. Raises ConfigError for a model that cannot be loaded, for a context that does not fit
+    into a model, and for a text that is too short."""
     assert options.target is not None and options.drafter is not None  # the command has defaults
     progress(f"loading {options.target} and {options.drafter}")
     load = partial(load_model, device=options.device, trust_remote_code=options.trust_remote_code)
@@ -519,15 +535,17 @@ def measure_pair(options: RunOptions, context: int, repeats: int, progress: Say)
         warn_not_static(target, options.engine, "these are the limits of --engine eager")
     elif drafter.why_eager is not None:
         warn_not_static(drafter, options.engine, "its passes are eager, those of the target are compiled")
-    return roofline_of(target, drafter, context, repeats=repeats, seed=options.seed, progress=progress)
+    return roofline_of(target, drafter, context, repeats=repeats, seed=options.seed, text=text, progress=progress)
 
 
 def roofline_of(
-    target: CausalLM, drafter: CausalLM, context: int, *, repeats: int, seed: int = 0, progress: Say = say_nothing
-) -> RooflineReport:
+    target: CausalLM, drafter: CausalLM, context: int, *, repeats: int, seed: int = 0, text: str | None = None,
+    progress: Say = say_nothing,
+) -> RooflineReport:  # fmt: skip
     """Measures a pair after `context` tokens. Raises ConfigError for a context that does not fit into a model, and if a
     pass was compiled or recorded during the measurement."""
     models, lengths = (target, drafter), lengths_for((target, drafter), context)
+    texts = tokens_of(models, context + max(*lengths, NUM_TOKENS), seed, text)
     works = [work_of(model) for model in models]
     benchmarks = [
         RateBenchmark(model.device, compute_dtype(model), int(work.bytes_read(1, context)))
@@ -542,7 +560,7 @@ def roofline_of(
     drafter.reserve_draft(NUM_DRAFT_TOKENS, GREEDY)
     # 2. They are timed.
     before = num_compilations()
-    timings = measure(models, benchmarks, context, lengths, repeats=repeats, seed=seed, progress=progress)
+    timings = measure(models, benchmarks, context, lengths, repeats=repeats, seed=seed, text=text, progress=progress)
     if number := num_compilations() - before:
         raise ConfigError(
             f"--engine {target.engine}: {number} passes were compiled or recorded during the measurement, so its "
@@ -565,4 +583,8 @@ def roofline_of(
     for model, part in zip(models, (report.target, report.drafter), strict=True):
         if model.device.type == "cpu" and model.static is None and compute_dtype(model) == torch.bfloat16:
             part.products = product_rates(model.model)
+    # 5. The experts that the passes read; to record them takes time, so that it is done after the timing.
+    for model, work, ids, part in zip(models, works, texts, (report.target, report.drafter), strict=True):
+        num_bytes = {length: work.bytes_read(length, context) for length in lengths}
+        part.experts = experts_of(model, ids, context, lengths, num_bytes, work.expert_bytes)
     return report

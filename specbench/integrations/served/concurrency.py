@@ -4,10 +4,12 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter, sleep, time
 
+from specbench.core.console import counted
+from specbench.core.errors import ConfigError
 from specbench.core.progress import ProgressBar, doing
 from specbench.core.values import json_digest
 from specbench.decoding.decoder import stream_seed
@@ -29,6 +31,8 @@ from specbench.running.events import Events
 from specbench.running.plan import Plan, SubsetRun
 from specbench.running.warm_up import MAX_BLOCKS_CPU, MAX_SHARE, WarmUp, until_steady, warm_up_ids
 from specbench.specs.run import BASELINE, LoadSpec
+from specbench.tasks.context import cut_to_tokens
+from specbench.tasks.examples import Example
 
 BringUp = Callable[[str], bool]  # see `ServedModels.bring_up`
 WARM_UP_TOKENS = 64  # length of prompt and answer
@@ -46,19 +50,84 @@ class LoadRequest:
 
 
 @dataclass(frozen=True)
+class PromptSet:
+    """The prompts of a subset that windows send. `context`: the tokens to which they were cut; None: they were not."""
+
+    subset_run: SubsetRun
+    context: int | None
+    examples: Sequence[Example]
+
+
+def prompt_sets(plan: Plan, load: LoadSpec, events: Events) -> list[PromptSet]:
+    """Returns the prompts of every subset at every context of a load, and says which contexts have none. Raises
+    ConfigError if no context has any."""
+    found, problems = list[PromptSet](), list[str]()
+    for run in plan.subset_runs:
+        if not load.context:
+            found.append(PromptSet(run, None, run.data.examples))
+            continue
+        with doing(f"{run.task.name}/{run.subset}: cutting documents to {counted(len(load.context), 'context')}"):
+            for context in sorted(set(load.context)):
+                examples, problem = examples_of_context(run, context)
+                if examples:
+                    found.append(PromptSet(run, context, examples))
+                else:
+                    problems.append(f"load.context {context}: {run.task.name}/{run.subset} {problem}")
+    for line in problems if found else ():
+        events.say(f"{line}: not measured")
+    if problems and not found:
+        raise ConfigError(f"{problems[0]}: give contexts that prompts have, or a task with documents")
+    return found
+
+
+def examples_of_context(run: SubsetRun, context: int) -> tuple[list[Example], str]:
+    """Returns the examples of a subset whose documents can be cut so that the target reads `context` tokens; why, if
+    there are none."""
+    target = run.models.target
+    room = None if run.context_limit is None else run.context_limit - run.task.generation.max_new_tokens
+    if room is not None and context > room:
+        return [], f"leaves no room for {run.task.generation.max_new_tokens} new tokens in {run.context_limit}"
+    having = [(each, each.document) for each in run.data.examples if each.document is not None]
+    if not having:
+        return [], "has no documents to cut (its task has no `truncation: middle`)"
+
+    def count(prompt: str) -> int:
+        return len(run.renderer.render_once(target, (prompt,)).ids)
+
+    cut = [(each, cut_to_tokens(each.prompt, document, context, count)) for each, document in having]
+    examples = [replace(each, turns=(prompt,), document=None) for each, prompt in cut if prompt is not None]
+    longest = max(count(each.prompt) for each, _ in having) if not examples else 0
+    return examples, f"has no prompt that can be cut to so many tokens (its longest has {longest})"
+
+
+@dataclass(frozen=True)
 class PlannedWindow:
     """One window of a subset: the servers answer the same requests one after the other."""
 
-    subset_run: SubsetRun
+    prompts: PromptSet
     kind: LoadKind
     level: float
     number: int
     num_requests: int
 
     @property
+    def subset_run(self) -> SubsetRun:
+        return self.prompts.subset_run
+
+    @property
+    def load(self) -> "Load":
+        return self.subset_run, self.kind, self.level, self.prompts.context
+
+    @property
     def key(self) -> WindowKey:
-        run = self.subset_run
-        return run.task.name, run.subset, self.kind, self.level, self.number, self.num_requests
+        run, context = self.subset_run, self.prompts.context
+        return run.task.name, run.subset, self.kind, self.level, self.number, self.num_requests, context
+
+    @property
+    def place(self) -> str:
+        """Level and context, as messages name them."""
+        context = self.prompts.context
+        return f"{self.kind} {self.level:g}" + ("" if context is None else f", {context} tokens")
 
     @property
     def decoders(self) -> list[ServedDecoder]:
@@ -72,14 +141,15 @@ class PlannedWindow:
     def requests(self, decoder: ServedDecoder, seed: int) -> list[LoadRequest]:
         """Returns the next prompts of the subset, which starts again after its last one. All servers get the same
         prompts at the same times."""
-        run = self.subset_run
+        run, examples = self.subset_run, self.prompts.examples
         planned = []
         at = 0.0
-        names = ("task", "subset", "kind", "level", "window", "requests")
-        gaps = random.Random(json_digest(dict(zip(names, self.key, strict=True))))
+        names = ("task", "subset", "kind", "level", "window", "requests", "context")
+        own = {name: value for name, value in zip(names, self.key, strict=True) if value is not None}
+        gaps = random.Random(json_digest(own))
         stop = decoder.stop_rules(run.task.generation, run.context_limit)
         for number in range(self.num_requests):
-            example = run.data.examples[(self.number * self.num_requests + number) % len(run.data.examples)]
+            example = examples[(self.number * self.num_requests + number) % len(examples)]
             place = run.task.name, run.subset, example.index, self.number, decoder.method.name
             ids = run.renderer.render(decoder.model, (example.prompt,)).ids
             planned.append(LoadRequest(example.index, ids, stop, stream_seed(seed, *place), at))
@@ -87,19 +157,23 @@ class PlannedWindow:
         return planned
 
 
+Load = tuple[SubsetRun, LoadKind, float, int | None]  # what a server was warmed up for: the last one is the context
+
+
 @dataclass
 class LoadScheduler:
-    """Measures the windows of a run's subsets at every level of load.
+    """Measures the windows of a run's subsets at every level of load, with each set of prompts.
 
     `in_rotation`: whether only one server is up at a time. `bring_up`: makes sure that a server is up. `scoring`: the
     target, to detect near-ties; None if it gives no log-probabilities.
     """
 
     load: LoadSpec
+    prompts: Sequence[PromptSet]
     in_rotation: bool
     bring_up: BringUp
     scoring: ScoringModel | None
-    _warm_for: dict[str, tuple[SubsetRun, str, float]] = field(default_factory=dict)  # load of each last warm-up
+    _warm_for: dict[str, Load] = field(default_factory=dict)  # load of each last warm-up
     _tolerances: dict[tuple[int, str], float] = field(default_factory=dict)  # of near-ties, by subset and server
 
     def measure(self, plan: Plan, recorded: RecordStore, events: Events) -> None:
@@ -109,7 +183,7 @@ class LoadScheduler:
         file = window_file(plan.folder.path)
         windows = [
             PlannedWindow(own, kind, level, number, math.ceil(load.requests * max(1.0, level)))
-            for own in plan.subset_runs for kind, level in load.levels for number in range(load.windows)
+            for own in self.prompts for kind, level in load.levels for number in range(load.windows)
         ]  # fmt: skip
         num_warm_ups = len(windows) * len(spec.methods) // (1 if self.in_rotation else load.windows)
         seconds = None if spec.warm_up is None else spec.warm_up / max(1, num_warm_ups)
@@ -118,11 +192,11 @@ class LoadScheduler:
             for number, window in enumerate(windows):
                 if window.key not in done:
                     file.append(self._measure_window(window, spec.seed, seconds))
-                progress.update(f"{window.kind} {window.level:g} · window {window.number + 1}", number + 1)
+                progress.update(f"{window.place} · window {window.number + 1}", number + 1)
 
     def _measure_window(self, window: PlannedWindow, seed: int, seconds: float | None) -> LoadWindow:
         """`seconds`: the time for the warm-up of one server, by default a share of the expected time."""
-        load = window.subset_run, window.kind, window.level
+        load = window.load
         answers_by_method: dict[str, list[LoadAnswer]] = {}
         warm_ups: dict[str, WarmUpRecord] = {}
         # 1. The order is reversed from one window to the next, so that a drift of the machine affects all alike.
@@ -138,13 +212,13 @@ class LoadScheduler:
             # 3. Its own requests, and those of its last warm-up, must not meet those of others.
             for server in (decoder.server, *decoder.others):
                 server.wait_until_idle()
-            with doing(f"{name} answers {window.num_requests} requests at {window.kind} {window.level:g}"):
+            with doing(f"{name} answers {window.num_requests} requests at {window.place}"):
                 answers_by_method[name] = answers(decoder, window.requests(decoder, seed), window.num_in_flight)
         measured_at = round(time(), 3)
         methods = {decoder.method.name: answers_by_method[decoder.method.name] for decoder in window.decoders}
         if self.scoring is not None and window.subset_run.task.generation.temperature == 0:
             self._mark_near_ties(window, seed, methods, self.scoring)
-        return LoadWindow(*window.key, measured_at, methods, warm_ups)
+        return LoadWindow(*window.key[:6], measured_at, methods, warm_ups, window.prompts.context)
 
     def _mark_near_ties(
         self, window: PlannedWindow, seed: int, methods: dict[str, list[LoadAnswer]], scoring: ScoringModel
@@ -201,6 +275,7 @@ def warm_up(
     run = window.subset_run
     length = min(WARM_UP_TOKENS, run.context_limit or WARM_UP_TOKENS)
     stop = StopRules(length // 2, context_limit=run.context_limit)
+    length = max(length, window.prompts.context or 0)
     planned = num_windows * window.num_requests * run.task.generation.max_new_tokens
     histories: list[list[tuple[float, float]]] = [[] for _ in decoders]
 
@@ -210,7 +285,7 @@ def warm_up(
         return (MAX_SHARE * planned * per_token if seconds is None else seconds * len(decoders)) - spent
 
     def decode(decoder: ServedDecoder, blocks: Sequence[object]) -> float:
-        tell(f"warming up {decoder.method.name} at {window.kind} {window.level:g}, block {len(blocks) + 1}")
+        tell(f"warming up {decoder.method.name} at {window.place}, block {len(blocks) + 1}")
         request = LoadRequest(-1, warm_up_ids(decoder.model, length, stop.max_new_tokens), stop, 0)
         start = perf_counter()
         found = answers(decoder, [request] * window.num_in_flight, window.num_in_flight, check=False)

@@ -12,7 +12,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.progress import doing
 from specbench.decoding.drafters import SHUFFLED
 from specbench.integrations.served.client import Client
-from specbench.integrations.served.concurrency import LoadScheduler
+from specbench.integrations.served.concurrency import LoadScheduler, prompt_sets
 from specbench.integrations.served.decoder import memory_of_server
 from specbench.integrations.served.engine import Settings
 from specbench.integrations.served.rotation import RotationScheduler
@@ -20,9 +20,11 @@ from specbench.integrations.served.server import ServedPair, Server, StartedServ
 from specbench.models.loading import load_model
 from specbench.models.scoring import ScoringModel
 from specbench.results.warnings import LEARNS, UNKNOWN_TOKENIZER
+from specbench.running.events import Events
 from specbench.running.measure import InProcess, Scheduler, schedulers
 from specbench.running.models import LoadedModels, set_template_options
 from specbench.running.prompts import uses_chat
+from specbench.running.plan import Plan
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import BASELINE, RunSpec, ServersSpec
 
@@ -97,12 +99,13 @@ class ServedModels(LoadedModels):
 
 
 @schedulers.register
-def served_schedulers(models: ServedModels, spec: RunSpec) -> list[Scheduler]:
+def served_schedulers(models: ServedModels, plan: Plan, events: Events) -> list[Scheduler]:
     """Returns what measures servers: the trials with one request at a time, then the load."""
     turns, load = models.spec.turns, models.spec.load
     found: list[Scheduler] = [InProcess() if turns is None else RotationScheduler(turns, models.bring_up)]
     if load is not None:
-        found.append(LoadScheduler(load, turns is not None, models.bring_up, models.scoring))
+        prompts = prompt_sets(plan, load, events)
+        found.append(LoadScheduler(load, prompts, turns is not None, models.bring_up, models.scoring))
     return found
 
 

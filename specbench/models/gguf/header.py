@@ -25,6 +25,7 @@ NUMBERS = {0: "u1", 1: "i1", 2: "u2", 3: "i2", 4: "u4", 5: "i4", 6: "f4", 7: "?"
 MOST_DIMENSIONS = 4
 FETCH = "fetch the file again"
 FETCH_PARTS = "fetch all parts again, from one place"
+EXPERTS = "_exps."  # in the names of tensors that hold the experts of a layer
 CONTROL, USER_DEFINED, BYTE = 3, 4, 6  # types of tokens
 NORMAL = 1
 EMBEDDINGS = b"token_embd.weight"
@@ -113,6 +114,18 @@ class Header:
     def table_bytes(self) -> int:
         """Bytes of the embeddings, of which a token reads one row, if the output layer is another tensor."""
         return self.table_sizes[EMBEDDINGS] if len(self.table_sizes) == 2 else 0
+
+    @cached_property
+    def expert_size(self) -> tuple[int, int]:
+        """The number of weights in mixed experts, and their bytes."""
+        sizes = _block_sizes()
+        number = num_bytes = 0
+        for name, place in self.tensors.items():
+            if EXPERTS in name:
+                per_block, block_bytes = sizes[place.kind]
+                number += prod(place.sizes)
+                num_bytes += prod(place.sizes) // per_block * block_bytes
+        return number, num_bytes
 
     @property
     def architecture(self) -> str:

@@ -8,13 +8,14 @@ from specbench.report.captions import marked_warnings
 from specbench.results.row import Row
 from specbench.statistics.bootstrap import Bounds, Estimate
 
-Scale = Literal["categories", "linear", "log2"]
+Scale = Literal["categories", "linear", "log2", "map"]
 
 
 @dataclass(frozen=True)
 class Mark:
     """A value with its interval, in the unit of its axis. `x`: its place, or its category. `n`: the number of units
-    that intervals resample. `row`: the row that it is of. `cells`: further cells of its line of data."""
+    that intervals resample. `row`: the row that it is of. `cells`: further cells of its line of data. `y_place`: its
+    place on the second axis of a map, whose values are written into its cells."""
 
     series: str
     x: float | str
@@ -23,6 +24,7 @@ class Mark:
     row: Row | None = None
     x_interval: Estimate | None = None
     cells: Mapping[str, object] = field(default_factory=dict)
+    y_place: float | None = None
 
     @property
     def is_flagged(self) -> bool:
@@ -32,7 +34,8 @@ class Mark:
 
 @dataclass(frozen=True)
 class Panel:
-    """The values of a pair of axes. `metric`: the name of y in the data. `reference`: the value of AR, a dashed line.
+    """The values of a pair of axes. `metric`: the name of y in the data. `reference`: the value of AR, a dashed line;
+    of a map, the value below which cells are hatched.
     `is_joined`: whether a line joins the marks of a series. `front`: the corners of a Pareto front. `bounds`: of y.
     `x_name`: the name of x in the data, if it is not the figure's. `x_lines`: places of dotted lines across x."""
 
@@ -55,8 +58,8 @@ class Panel:
 
     @property
     def names_its_series(self) -> bool:
-        """Whether the categories are the series, so that no legend needs to name them."""
-        return self.scale == "categories" and all(mark.x == mark.series for mark in self.marks)
+        """Whether the categories are the series, or the heading names the only one, so that no legend has to."""
+        return self.scale == "map" or (self.scale == "categories" and all(mark.x == mark.series for mark in self.marks))
 
 
 @dataclass(frozen=True)

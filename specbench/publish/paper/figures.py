@@ -15,8 +15,8 @@ from specbench.publish.paper.rows import Group, PaperRows, Selection, read_rows
 from specbench.publish.site.charts import front
 from specbench.report.captions import conditions_line, few_prompts_line, warning_lines
 from specbench.report.ranking import unranked_line
-from specbench.report.tables import break_even_line
-from specbench.results.concurrency import load_of, rows_by_server
+from specbench.report.tables import break_even_line, map_lines
+from specbench.results.concurrency import is_faster, load_maps, load_of, rows_by_server
 from specbench.results.draft_lengths import MIN_PASSES
 from specbench.results.metric_format import bounds_of, metric_of
 from specbench.results.metrics import COST
@@ -226,9 +226,13 @@ DEFAULTS = {"concurrency": "speedup", "rate": "e2e_ratio"}  # below saturation t
 def _loads(rows: PaperRows, metric: str) -> Drawing:
     groups = []
     for group in rows.groups(metric or "speedup", loads=True):
-        for kind in dict.fromkeys(load_of(row).kind for row in group.rows):
-            own = [(name, side) for name, side in group.named if load_of(side.row).kind == kind]
-            groups.append(Group(group.label, tuple(side for _, side in own), tuple(name for name, _ in own)))
+        for kind, context in dict.fromkeys((load_of(row).kind, load_of(row).context) for row in group.rows):
+            own = [
+                (name, side) for name, side in group.named
+                if (load_of(side.row).kind, load_of(side.row).context) == (kind, context)
+            ]  # fmt: skip
+            label = group.label + ("" if context is None else f", {context} tokens")
+            groups.append(Group(label, tuple(side for _, side in own), tuple(name for name, _ in own)))
     kinds = {} if metric else {kind: [g for g in groups if load_of(g.rows[0]).kind == kind] for kind in DEFAULTS}
     chosen = [(DEFAULTS[kind], same) for kind, same in kinds.items() if same] or [(metric, groups)]
     panels, drawn = [], []
@@ -302,6 +306,40 @@ def _sweep(rows: PaperRows, metric: str) -> Drawing:
     if any(panel.x_lines for panel in panels):
         what += "; dotted: the length of text that a head was made for (max_position_embeddings of its config.json)"
     return Drawing(tuple(panels), "point", "prompts", caption_of(what, drawn))
+
+
+def _maps(rows: PaperRows, metric: str) -> Drawing:
+    panels, drawn, told = [], [], []
+    groups = [
+        group for whole in rows.groups(metric, loads=True)
+        if load_maps((group := whole.without_ar()).rows)
+    ]  # fmt: skip
+    if not groups:
+        raise ConfigError(
+            f"{rows.named_sources}: no row is of a concurrency at a context, which needs servers measured with "
+            "`load: {concurrency: […], context: […]}`"
+        )
+    for group in _with_metric(rows, groups, metric):
+        for series in dict.fromkeys(group.series):
+            own = {id(side.row): side for name, side in group.named if name == series}
+            for found in load_maps([side.row for side in own.values()]):
+                marks = []
+                for (level, context), row in sorted(found.cells.items()):
+                    mark = _mark(series, level, row, metric)
+                    outcome = {True: "faster", False: "slower", None: "not separable"}[is_faster(row)]
+                    marks.append(
+                        replace(mark, y_place=context, cells={"context": context, **mark.cells, "ar": outcome})
+                    )
+                label = f"{group.label}, {series}" if len(groups) > 1 else series
+                panels.append(Panel(
+                    label, "requests in flight", "tokens of context", metric, tuple(marks), "map", reference=1.0
+                ))  # fmt: skip
+                sides = tuple(own[id(row)] for row in found.cells.values())
+                drawn.append(Group(group.label, sides, (series,) * len(sides)))
+                told += [f"{label}: {line}" for line in map_lines(found)]
+    what = f"{_sentence(metric)} by concurrency (×) and context, with 95 % intervals over windows; hatched: below 1"
+    caption = caption_of(what, drawn)
+    return Drawing(tuple(panels), "level", "windows", [*caption[:2], *told, *caption[2:]])
 
 
 def _sentence(metric: str) -> str:
@@ -434,6 +472,12 @@ def _costs(rows: PaperRows, _: str) -> Drawing:
             Mark(target, width, Estimate(**dict(cost)), report.repeats, cells=cells)
             for width, cost in report.verification_cost.items()
         ]
+        if (experts := report.target.experts) is not None:
+            for union in experts.unions:
+                for name, size in (("uniform", union.expected), ("routed", union.measured)):
+                    if size is not None:
+                        share = Estimate(value=size / experts.per_token)
+                        marks.append(Mark(f"experts, {name}", union.query_length, share, report.repeats, cells=cells))
         panels.append(_cost_panel(label, marks))
         x = label if len(groups) + len(reports) > 1 else drafter
         drafts.append(Mark(drafter, x, Estimate(**dict(report.cost_ratio)), report.repeats, cells=cells))
@@ -478,6 +522,7 @@ KINDS = {
     "costs": Kind(_costs, "", ()),
     "frontier": Kind(_frontier, "speedup", ("speedup", "speedup_e2e", "tokens_per_second")),
     "load": Kind(_loads, ""),
+    "map": Kind(_maps, "speedup", ("speedup",)),
     "languages": Kind(_languages, "speedup"),
     "sweep": Kind(_sweep, "speedup"),
 }

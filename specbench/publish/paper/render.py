@@ -18,6 +18,7 @@ from specbench.core.table import escaped_latex
 from specbench.publish.paper.drawing import Drawing, Panel
 from specbench.report.captions import MARK
 from specbench.report.display import new_figure, reach
+from specbench.results.metric_format import interval, number
 
 WIDTHS = {"column": 3.25, "text": 5.5, "page": 6.75}  # inches: an ICML column, NeurIPS' text, ICML's two columns
 NARROWEST, WIDEST = 2.0, 20.0
@@ -45,7 +46,8 @@ METADATA = {
 GAP = 1.2  # slots between categories
 SLOT = 0.07  # inches beside each other that a mark of a category needs
 PANEL = 1.5  # inches that a panel of a grid needs
-HEIGHTS = {"categories": 1.0, "share": 0.75}  # of axes: inches, and of their width
+HEIGHTS = {"categories": 1.0, "share": 0.75, "map": 0.34}  # of axes: inches, of their width, inches of a line
+WIDE = ("categories", "map")  # the panels that are as wide as the figure
 CHARACTER = 4.0  # points that a character takes on average
 MOST_CHARACTERS = 6  # of a line of a category's name, at least
 
@@ -158,14 +160,14 @@ def _wrapped(text: str, most: int, shown: Callable[[str], str]) -> str:
 
 
 def _rows_of_panels(panels: Sequence[Panel], width: float) -> list[list[Panel]]:
-    """Returns the panels line by line. Panels of categories are as wide as the figure, and go on in the next line if
-    their marks would stand too close; the others share lines."""
+    """Returns the panels line by line. Panels of categories and maps are as wide as the figure, and categories go on in
+    the next line if their marks would stand too close; the others share lines."""
     lines: list[list[Panel]] = []
     in_a_line = max(1, int(width / PANEL))
     for panel in panels:
         if panel.scale == "categories":
             lines += [[part] for part in _parts(panel, (width - 0.6) / SLOT)]
-        elif lines and lines[-1][0].scale != "categories" and len(lines[-1]) < in_a_line:
+        elif panel.scale not in WIDE and lines and lines[-1][0].scale not in WIDE and len(lines[-1]) < in_a_line:
             lines[-1].append(panel)
         else:
             lines.append([panel])
@@ -186,10 +188,10 @@ def _parts(panel: Panel, most_slots: float) -> list[Panel]:
 
 def _axes(figure: Any, rows: Sequence[Sequence[Panel]]) -> list[list[Any]]:
     """Returns the axes of each line. Lines of a grid have places for as many panels as the longest one."""
-    longest = max((len(line) for line in rows if line[0].scale != "categories"), default=1)
+    longest = max((len(line) for line in rows if line[0].scale not in WIDE), default=1)
     grid = figure.add_gridspec(len(rows), longest)
     return [
-        [figure.add_subplot(grid[number, slice(None) if line[0].scale == "categories" else place])
+        [figure.add_subplot(grid[number, slice(None) if line[0].scale in WIDE else place])
          for place in range(len(line))]
         for number, line in enumerate(rows)
     ]  # fmt: skip
@@ -209,6 +211,9 @@ def _draw(
     panel: Panel, axes: Any, styles: dict[str, dict[str, Any]], shown: Callable[[str], str], *, is_first: bool,
     is_last: bool,
 ) -> None:  # fmt: skip
+    if panel.scale == "map":
+        _draw_map(panel, axes, shown)
+        return
     by_series = {name: [mark for mark in panel.marks if mark.series == name] for name in styles}
     places = _places(panel)
     if panel.front:
@@ -250,6 +255,41 @@ def _draw(
         axes.set_ylabel(shown(panel.y_label))
 
 
+def _draw_map(panel: Panel, axes: Any, shown: Callable[[str], str]) -> None:
+    """Draws a cell for each mark, with its value and its interval. Its colour goes from orange to blue by the logarithm
+    of the value, white at the reference; cells that are below it, by their interval, are hatched."""
+    from matplotlib.colors import LinearSegmentedColormap
+    from matplotlib.patches import Rectangle
+
+    columns, lines = (sorted({place for place in places if place is not None}) for places in (
+        [float(mark.x) for mark in panel.marks], [mark.y_place for mark in panel.marks]
+    ))  # fmt: skip
+    reference = panel.reference or 1.0
+    scores = {id(mark): np.log2((mark.y.value or reference) / reference) for mark in panel.marks}
+    most = max(0.25, *map(abs, scores.values()))
+    colours = LinearSegmentedColormap.from_list("map", [COLOURS[1], "white", COLOURS[0]])
+    for mark in panel.marks:
+        x, y = columns.index(float(mark.x)), lines.index(mark.y_place or 0.0)
+        score = scores[id(mark)]
+        is_below = mark.y.high is not None and mark.y.high < reference
+        axes.add_patch(Rectangle(
+            (x - 0.5, y - 0.5), 1, 1, facecolor=colours(0.5 + 0.3 * score / most), edgecolor=GREY, linewidth=0.5,
+            hatch="////" if is_below else None,
+        ))  # fmt: skip
+        texts = [f"{MARK if mark.is_flagged else ''}{number(mark.y, 2)}", interval(mark.y, 2)]
+        axes.text(
+            x, y, "\n".join(shown(text) for text in texts if text), ha="center", va="center", fontsize=LEAST,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8} if is_below else None,
+        )  # fmt: skip
+    axes.set_xlim(-0.5, len(columns) - 0.5)
+    axes.set_ylim(-0.5, len(lines) - 0.5)
+    axes.set_xticks(range(len(columns)), [f"{column:g}" for column in columns])
+    axes.set_yticks(range(len(lines)), [f"{line:g}" for line in lines])
+    axes.tick_params(length=0)
+    axes.set_xlabel(shown(panel.x_label))
+    axes.set_ylabel(shown(panel.y_label))
+
+
 def _slots(panel: Panel, name: str) -> float:
     """Returns the slots of a category: one for each mark, and as many as the longest word of its name needs."""
     if panel.names_its_series:
@@ -261,6 +301,7 @@ def _slots(panel: Panel, name: str) -> float:
 def _share_limits(drawn: Sequence[tuple[Panel, Any]]) -> None:
     """Gives panels of the same metric the same limits of y, and numbers only to the first one of a line. Speeds and
     scores of frontiers differ from task to task."""
+    drawn = [(panel, axes) for panel, axes in drawn if panel.scale != "map"]
     for metric in dict.fromkeys(panel.metric for panel, _ in drawn if not panel.front):
         same = [axes for panel, axes in drawn if panel.metric == metric]
         limits = np.array([axes.get_ylim() for axes in same])
@@ -402,6 +443,8 @@ def _grow(figure: Any, rows: Sequence[Sequence[Panel]], places: Sequence[Sequenc
             box = axes_of_line[0].get_window_extent()
             width, height = box.width / figure.dpi, box.height / figure.dpi
             wanted = HEIGHTS["categories"] if line[0].scale == "categories" else min(2.2, HEIGHTS["share"] * width)
+            if line[0].scale == "map":
+                wanted = max(HEIGHTS["categories"], HEIGHTS["map"] * len({mark.y_place for mark in line[0].marks}))
             lacking.append(wanted - height)
         if abs(max(lacking)) < 0.01:
             return

@@ -84,9 +84,10 @@ def new_peagle(spec: PEagleSpec, target: CausalLM) -> ParallelEagleHead:
         embed_tokens.weight.copy_(target.model.get_input_embeddings()(torch.arange(num_rows, device=target.device)))
     head = ParallelEagleHead(config, layout, embed_tokens, spec.num_layers, spec.mask_token_id or 0)
     nn.init.normal_(head.mask_hidden)
-    for layer in head.layers.values():
+    later: Any = head.layers.values()
+    for layer in later:
         for last in (layer.self_attn.o_proj, layer.mlp.down_proj):
-            nn.init.zeros_(cast(nn.Linear, last).weight)
+            nn.init.zeros_(last.weight)
     start_output(head, target)
     if spec.warm_start:
         start_warm(head, target)

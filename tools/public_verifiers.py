@@ -1,20 +1,24 @@
 """Verifiers of other packages as functions that `specbench conformance` can call.
 
 `python -m tools.public_verifiers` tests those whose package is installed (`pip install flashspec economize specdec
-mini-infer`) and prints the table of docs/guide/verifiers.md. All are called as `--adapter torch` calls a function:
-p [n + 1, vocab], q [n, vocab] for chains and [n + 1, vocab] for trees, drafts [n].
+mini-infer`, `pip install --no-deps vllm-ascend`) and prints the table of docs/guide/verifiers.md. Most are called as
+`--adapter torch` calls a function: p [n + 1, vocab], q [n, vocab] for chains and [n + 1, vocab] for trees, drafts [n].
 """
 
 import argparse
-from importlib.metadata import PackageNotFoundError, version
+import sys
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution, version
+from importlib.util import module_from_spec, spec_from_file_location
 from types import SimpleNamespace
 from typing import Any, NamedTuple
-from unittest.mock import patch
+from unittest.mock import MagicMock, patch
 
 import torch
 from torch import Generator, Tensor
 
-from specbench.analysis.conformance.adapters import TorchFunction, Transformers
+from specbench.analysis.conformance.adapters import VLLM, Adapter, TorchFunction, Transformers
 from specbench.analysis.conformance.kit import Report, run_conformance
 from specbench.analysis.conformance.tables import Kind
 from specbench.core.table import markdown_table
@@ -132,6 +136,60 @@ def mini_infer_step(p: Tensor, q: Tensor, drafts: Tensor, generator: Generator) 
     return found
 
 
+ASCEND = "vllm_ascend/sample/rejection_sampler.py"
+IMPORTED = (  # by that file
+    "vllm", "vllm.distributed", "vllm.distributed.parallel_state", "vllm.logger", "vllm.triton_utils", "vllm.v1",
+    "vllm.v1.outputs", "vllm.v1.sample", "vllm.v1.sample.logits_processor", "vllm.v1.sample.logits_processor.builtin",
+    "vllm.v1.sample.metadata", "vllm.v1.sample.ops", "vllm.v1.sample.ops.bad_words",
+    "vllm.v1.sample.rejection_sampler", "vllm.v1.sample.sampler", "vllm.v1.spec_decode",
+    "vllm.v1.spec_decode.metadata", "vllm_ascend", "vllm_ascend.ascend_config", "vllm_ascend.ops",
+    "vllm_ascend.ops.triton", "vllm_ascend.ops.triton.reject_sample", "vllm_ascend.sample",
+    "vllm_ascend.sample.penalties", "vllm_ascend.sample.sampler", "vllm_ascend.utils",
+)  # fmt: skip
+
+
+class UnpinnedTorch:
+    """torch, but for memory that is pinned for an accelerator."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(torch, name)
+        if name not in ("arange", "full", "ones", "tensor", "zeros"):
+            return found
+        return lambda *given, pin_memory=False, **named: found(*given, **named)
+
+
+@cache
+def ascend_function(block: bool) -> Callable[..., Any]:
+    """Returns the sampler of vllm-ascend as it runs without its kernels, in torch. Of vLLM it imports constants and the
+    draw of uniform numbers, which stand here; nothing else of what it imports is called."""
+    modules = {name: MagicMock() for name in IMPORTED}
+    modules["vllm.triton_utils"].HAS_TRITON = False
+    sampler = modules["vllm.v1.sample.rejection_sampler"]
+    sampler.RejectionSampler, sampler.MAX_SPEC_LEN = object, 128
+    sampler.PLACEHOLDER_TOKEN_ID, sampler.GREEDY_TEMPERATURE = -1, 0
+    sampler.generate_uniform_probs = lambda num, drafts, generators, device: torch.rand(num, dtype=torch.float64)
+    config = modules["vllm_ascend.ascend_config"].get_ascend_config.return_value
+    config.enable_reduce_sample = False
+    config.rejection_sampler_config.enable_block_verify = block
+    config.rejection_sampler_config.enable_entropy_verify = False
+    spec = spec_from_file_location("ascend_sampler", str(distribution("vllm-ascend").locate_file(ASCEND)))
+    assert spec is not None and spec.loader is not None
+    module: Any = module_from_spec(spec)
+    with patch.dict(sys.modules, modules):
+        spec.loader.exec_module(module)
+    module.torch = UnpinnedTorch()
+    function: Callable[..., Any] = module.rejection_sample
+    return function
+
+
+def ascend(*given: Any) -> Any:
+    return ascend_function(False)(*given)
+
+
+def ascend_block(*given: Any) -> Any:
+    return ascend_function(True)(*given)
+
+
 def transformers_sampling(*arguments: Any) -> Any:
     from transformers.generation.utils import _speculative_sampling
 
@@ -158,7 +216,10 @@ VERIFIERS = (
     ),
     Verifier("specdec", "`SpecDecoder.verify`", specdec_verify, "chain"),
     Verifier("mini-infer", "`speculative.verifier.speculative_step`", mini_infer_step, "chain"),
+    Verifier("vllm-ascend", "`sample.rejection_sampler.rejection_sample`", ascend, "chain"),
+    Verifier("vllm-ascend", "the same with `enable_block_verify`", ascend_block, "chain"),
 )  # fmt: skip
+ADAPTERS: dict[Any, type[Adapter]] = {transformers_sampling: Transformers, ascend: VLLM, ascend_block: VLLM}
 
 
 def line_of(verifier: Verifier) -> list[str]:
@@ -167,7 +228,8 @@ def line_of(verifier: Verifier) -> list[str]:
         number = version(verifier.package)
     except PackageNotFoundError:
         return [f"{verifier.package}, {verifier.what}", "–", verifier.kind, "not installed", "–"]
-    adapter = Transformers if verifier.function is transformers_sampling else TorchFunction
+    torch.manual_seed(SEED)  # some draw from torch's own generator
+    adapter = ADAPTERS.get(verifier.function, TorchFunction)
     called = adapter(verifier.function, verifier.function.__name__, SEED)
     report = run_conformance(called, [verifier.kind], DRAWS, SEED, "torch", lambda text: None)
     return [f"{verifier.package}, {verifier.what}", number, verifier.kind, result(report), f"{report.p_value:.2g}"]

@@ -13,6 +13,7 @@ from itertools import combinations, cycle
 from statistics import median
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
+from specbench.models.agreement import SAFETY, shift_of
 from specbench.statistics.bootstrap import FilePart
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from specbench.models.scoring import ScoringModel
 
-SAFETY = 2.0  # the measured positions are a sample: the logits of others may change twice as much
 ULPS = 2.0  # a tolerance is at least this many rounding steps of the largest logit
 NUM_TOP = 10
 NUM_NOISE_ANSWERS = 4
@@ -560,17 +560,6 @@ class _Measurement:
     def _order(key: tuple[Prefix, Compared, int]) -> tuple[bool, int, int]:
         prefix, compared, width = key
         return prefix == "long", list(get_args(Compared)).index(compared), width
-
-
-def shift_of(first: "torch.Tensor", second: "torch.Tensor") -> "torch.Tensor":
-    """Returns the root mean square change of each row in standard deviations of its logits. Logits that are −∞ in
-    either row do not count."""
-    import torch
-
-    known = first.isfinite() & second.isfinite()
-    change = torch.where(known, second.float() - first.float(), 0.0).square().mean(dim=-1).sqrt()
-    logits = torch.where(known, first.float(), 0.0)
-    return change / logits.std(dim=-1).clamp_min(torch.finfo(torch.float32).tiny)
 
 
 def largest_changes(first: "torch.Tensor", second: "torch.Tensor") -> "torch.Tensor":

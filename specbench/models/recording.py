@@ -130,15 +130,15 @@ class RecordedDraft:
         self._replay()
         return Draft(self._drafted[0], self._logits, self._probs)
 
-    def differs_from(self, forward: Callable[..., Output], same: Callable[..., bool]) -> bool:
+    def differs_from(self, forward: Callable[..., Output], agree: Callable[..., bool]) -> bool:
         """Returns whether, on other tokens than when it was recorded, the draft's logits differ from those of separate
-        passes of `forward`. `same`: compares two tensors of logits."""
+        passes of `forward`. `agree`: compares logits with those of right passes."""
         self._input.copy_(torch.arange(1, self._input.shape[1] + 1, device=self._start.device)[None])
         given = torch.arange(7, 7 + self._given.shape[0], device=self._start.device)
         generator = torch.Generator(device=self._start.device).manual_seed(0)
         found = self.run(generator, given).logits.clone()
         self._run(forward, forward)
-        return not same(self._logits, found)
+        return not agree(found, [self._logits])
 
     def _run(self, first_forward: Callable[..., Output], forward: Callable[..., Output]) -> torch.Tensor:
         num_read = self._input.shape[1]

@@ -12,6 +12,7 @@ from transformers.cache_utils import Cache
 
 from specbench.core.errors import ConfigError
 from specbench.core.progress import Say, say_nothing
+from specbench.models.agreement import SAFETY, agree, apart, example_ids, rounding_at_random
 from specbench.models.checkpoints import one_line
 from specbench.models.compiling import (
     CannotCompile,
@@ -36,10 +37,11 @@ from specbench.models.kv_cache import (
 )
 from specbench.models.meters import PassLog
 from specbench.models.recording import RecordedDraft, SharedStream, has_graphs, record_graph
-from specbench.models.scoring import PACKED, VERBS, Draft, Kind, Output, PassShape, Sampler, same_logits
+from specbench.models.scoring import PACKED, VERBS, Draft, Kind, Output, PassShape, Sampler
 from specbench.specs.components import StaticEngine
 
-NUM_READ_BEFORE = 8  # cached tokens when a pass is compared with the eager one
+NUM_READ_BEFORE = 8  # cached tokens when a pass is compared with the eager ones
+NUM_ROUNDED = 2  # eager passes that round at random
 NUM_MOVED = 16  # tokens of an accepted path that are moved at once; a shorter path is padded
 
 
@@ -83,6 +85,7 @@ class StaticPasses:
         self.num_made = 0
         self._inputs: dict[int, torch.Tensor] = {}
         self.made: dict[PassShape, Callable[[], Output]] = {}
+        self._apart = 0.0  # the largest distance between the logits of right passes that was found
         self._tree_buffers: dict[int, tuple[torch.Tensor, dict[str, torch.Tensor]]] = {}
         self._forwards: dict[int, Callable[..., Output]] = {}  # with compiled layers, by length
         self._last_place = torch.zeros(1, dtype=torch.long, device=self.device)  # of a prompt's last token in its pass
@@ -145,7 +148,7 @@ class StaticPasses:
         length = shape.length
         before = min(NUM_READ_BEFORE, self.capacity - length)
         num_tokens = max(1, length - 1)
-        ids = [number % self.model.get_input_embeddings().num_embeddings for number in range(before + num_tokens)]
+        ids = example_ids(before + num_tokens, self.model.get_input_embeddings().num_embeddings)
         if before:
             self.read_eagerly(torch.tensor([ids[:before]], device=self.device), 0, 1)
         if shape.kind == "tree":  # two chains
@@ -233,7 +236,7 @@ class StaticPasses:
                     recorded_draft = RecordedDraft(
                         forwards, self.input(num_read), self.start, self._stream, num_tokens, draw, vocab_size
                     )
-                if recorded_draft.differs_from(self.forward, same_logits):
+                if recorded_draft.differs_from(self.forward, partial(agree, limit=SAFETY * self._apart)):
                     raise CannotCompile(self.name, "a recorded draft gives other logits", self.engine)
                 self.drafts[num_read, num_tokens, draw] = recorded_draft
                 num_made += 1
@@ -296,40 +299,78 @@ class StaticPasses:
         return self._forwards[length]
 
     def _create_pass(self, shape: PassShape) -> Callable[[], Output]:
-        """Creates a pass and compares it with the eager one on its current inputs. Raises CannotCompile if it fails or
-        its results differ."""
+        """Creates a pass and compares it with eager ones on its current inputs. Raises CannotCompile if it fails or its
+        results differ."""
         # 1. What the pass reads besides its tokens stands in buffers, too, so that one graph serves all inputs.
         started = time.perf_counter()
         length = shape.length
+        places = self.start + torch.arange(length, device=self.device)
         options: PassOptions = {"hidden_layers": shape.hidden_layers}
         if shape.kind == "tree":
             positions, masks = self.tree_buffers(length)
             options |= {"positions": positions, "mask": by_layer_type(masks)}
         elif shape.kind == "prompt":
             options["num_logits"] = self._last_place
-        # 2. The eager pass over the same inputs says what the new one must give.
+        # 2. Eager passes over the same inputs say what the new one must give, and how far right ones are apart.
         try:
             with self._noting_memory(f"while a pass of model '{self.name}' over {length} tokens was made"):
-                expected = self.forward(self.input(length), **options)
+                right = list(self._right_readings(places, options))
                 created = (self._record if self.records else self._compile)(shape, options)
-                output = created()
+                # Keys and values that the new pass does not write, such as those of a layer that it lacks, are no
+                # numbers, not those that the eager passes have left.
+                self._fill(torch.nan, places)
+                found = self._reading(places, created())
         except CannotCompile:
             raise
         except Exception as error:  # untraceable networks and compilers raise many classes
+            self._fill(0.0)  # also where a wrong pass has spread what is no number
             if is_out_of_memory(error):
                 raise
             raise CannotCompile(self.name, one_line(error), self.engine) from error
-        # 3. A pass that gives anything else is no faster pass but another model.
-        compared = {"logits": [(expected.logits, output.logits)]}
-        compared["hidden states"] = list(zip(expected.hidden, output.hidden, strict=True))
-        for what, pairs in compared.items():
-            if not all(same_logits(*pair) for pair in pairs):
+        # 3. A pass that gives anything else is no faster pass but another model. Rounding grows from layer to layer, so
+        # that what the first ones keep shows a wrong position or mask that may hide in the noise of the logits.
+        for what in found:
+            expected = [reading[what] for reading in right]
+            if not all(agree(*pair) for pair in zip(found[what], zip(*expected, strict=True), strict=True)):
                 reason = f"{VERBS[self.engine]}, a pass over {length} tokens gives other {what}"
+                self._fill(0.0)  # also where a wrong pass has spread what is no number
                 raise CannotCompile(self.name, reason, self.engine)
+        self._apart = max(self._apart, apart([reading["logits"][0] for reading in right]))
         self.seconds += time.perf_counter() - started
         self.num_made += 1
         self.made[shape] = created
         return created
+
+    def _right_readings(self, places: torch.Tensor, options: PassOptions) -> Iterator[dict[str, list[torch.Tensor]]]:
+        """Reads the current inputs of a pass, which is about to write at `places`, in eager passes that round otherwise
+        than each other."""
+        tokens = self.input(len(places))
+        yield self._reading(places, self.forward(tokens, **options))
+        for seed in range(NUM_ROUNDED):
+            with rounding_at_random(self.model, seed):
+                yield self._reading(places, self.forward(tokens, **options))
+
+    def _reading(self, places: torch.Tensor, output: Output) -> dict[str, list[torch.Tensor]]:
+        """Returns what a pass gives, and what it keeps at `places`: lists of rows, [length, …] each."""
+        kept = []
+        for layer in self._layers:
+            for buffer in (layer.keys, layer.values):
+                assert buffer is not None
+                kept.append(buffer.index_select(2, places)[0].transpose(0, 1).flatten(1))
+        return {
+            "logits": [output.logits.clone()], "hidden states": [states.clone() for states in output.hidden],
+            "keys and values": kept,
+        }  # fmt: skip
+
+    def _fill(self, value: float, places: torch.Tensor | None = None) -> None:
+        """Fills the keys and values at `places`, or all of them."""
+        for layer in self._layers:
+            for buffer in (layer.keys, layer.values):
+                assert buffer is not None
+                if places is None:
+                    buffer.fill_(value)
+                else:
+                    buffer.index_fill_(2, places, value)
 
     def _compile(self, shape: PassShape, options: PassOptions) -> Callable[[], Output]:
         tokens = self.input(shape.length)

@@ -1,5 +1,6 @@
 """Draft heads in a training: the target's passes that they read, the losses of Medusa, EAGLE and EAGLE-3, and the
-export. block_losses.py has the losses of heads that draft blocks, new_heads.py what all of them start with."""
+export. parallel_losses.py has the losses of P-EAGLE, block_losses.py those of heads that draft blocks, new_heads.py
+what all of them start with."""
 
 import json
 from collections import Counter
@@ -26,6 +27,7 @@ from specbench.models.heads.checkpoints import Kind, read_checkpoint
 from specbench.models.heads.eagle import EagleHead
 from specbench.models.heads.eagle_checkpoint import eagle_files, load_eagle
 from specbench.models.heads.medusa import MedusaHeads, load_medusa, medusa_files
+from specbench.models.heads.parallel import ParallelEagleHead
 from specbench.models.scoring import same_logits
 from specbench.training.new_heads import (
     block_head_of,
@@ -33,6 +35,7 @@ from specbench.training.new_heads import (
     new_block_head,
     new_eagle,
     new_medusa,
+    new_peagle,
     output_weight,
 )
 from specbench.training.passes import (
@@ -196,7 +199,8 @@ class HeadLosses:
         rows, columns = batch.places.to(self.target.device)
         total = torch.zeros(len(rows), device=self.target.device)
         for number, step in enumerate(draft_steps(head, output, batch, self.num_steps)):
-            loss = self.logit_weight * self._entropy(head, number, step, teacher)
+            keeps_graph = teacher.numel() * self.num_steps <= MAX_GRAPH
+            loss = self.logit_weight * step_entropy(head, number, step, teacher, keeps_graph)
             if output.is_covered is not None:
                 loss = loss * output.is_covered[step.learnt]
             if self.state_weight:
@@ -206,21 +210,27 @@ class HeadLosses:
             total = total.index_add(0, step.learnt, self.decay**number * loss)
         return total
 
-    def _entropy(self, head: MedusaHeads | EagleHead, number: int, step: DraftStep, teacher: Tensor) -> Tensor:
-        """Returns the cross-entropy of a draft step with the target's distribution, in parts, since the logits of a
-        real vocabulary take more memory than everything else: [num_drafted]."""
 
-        def of_part(states: Tensor, learnt: Tensor) -> Tensor:
-            probs = torch.softmax(in_float32(teacher[learnt]), dim=-1)
-            logits = in_float32(draft_logits(head, number, states)[:, : teacher.shape[-1]])  # the rest is padding
-            return torch.logsumexp(logits, dim=-1) - (probs * logits).sum(-1)
+def step_entropy(
+    head: MedusaHeads | EagleHead, number: int, step: DraftStep, teacher: Tensor, keeps_graph: bool
+) -> Tensor:
+    """Returns the cross-entropy of draft step `number`, from 0, with the target's distribution: [num_drafted].
 
-        size = max(1, MAX_CHUNK // teacher.shape[-1])
-        parts = zip(step.states.split(size), step.learnt.split(size), strict=True)
-        if torch.is_grad_enabled() and teacher.numel() * self.num_steps > MAX_GRAPH:
-            keep_none = partial(computed_again, of_part, use_reentrant=False, preserve_rng_state=False)
-            return torch.cat([keep_none(*part) for part in parts])
-        return torch.cat([of_part(*part) for part in parts])
+    `teacher` [num_learnt, draft_vocab_size]: the target's logits. The loss is computed in parts, since the logits of a
+    real vocabulary take more memory than everything else. `keeps_graph`: they are kept for the gradients, or else
+    computed a second time there."""
+
+    def of_part(states: Tensor, learnt: Tensor) -> Tensor:
+        probs = torch.softmax(in_float32(teacher[learnt]), dim=-1)
+        logits = in_float32(draft_logits(head, number, states)[:, : teacher.shape[-1]])  # the rest is padding
+        return torch.logsumexp(logits, dim=-1) - (probs * logits).sum(-1)
+
+    size = max(1, MAX_CHUNK // teacher.shape[-1])
+    parts = zip(step.states.split(size), step.learnt.split(size), strict=True)
+    if torch.is_grad_enabled() and not keeps_graph:
+        keep_none = partial(computed_again, of_part, use_reentrant=False, preserve_rng_state=False)
+        return torch.cat([keep_none(*part) for part in parts])
+    return torch.cat([of_part(*part) for part in parts])
 
 
 def draft_logits(head: MedusaHeads | EagleHead, number: int, states: Tensor) -> Tensor:
@@ -292,6 +302,9 @@ class DraftHead:
             model: DraftNetwork
             if spec.medusa is not None:
                 model = new_medusa(spec.medusa, target)
+            elif spec.peagle is not None:
+                model = new_peagle(spec.peagle, target)
+                model.num_drafts = spec.peagle.num_draft_tokens
             else:
                 model = new_eagle(spec, target) if spec.block is None else new_block_head(spec, target)
             return cls(model.to(target.device), target, f"new {spec.kind}", None)
@@ -302,7 +315,10 @@ class DraftHead:
         if spec.block is not None:
             return cls(block_head_of(checkpoint, target), target, spec.drafter, checkpoint.revision)
         eagle = load_eagle(checkpoint, target, norm_output_reading(checkpoint, target, None))
-        if eagle.layout.norm_output:
+        if isinstance(eagle, ParallelEagleHead):
+            assert spec.peagle is not None
+            eagle.num_drafts = spec.peagle.num_draft_tokens
+        elif eagle.layout.norm_output:
             raise checkpoint.problem(
                 "its drafts read normalized states (norm_output), which the layout of trained heads cannot express: "
                 "train a new head"
@@ -311,10 +327,10 @@ class DraftHead:
 
     def choose_vocabulary(self, spec: TrainSpec, samples: Sequence[Sample]) -> None:
         """Restricts a new head to the `draft_vocab_size` most frequent tokens of the learnt texts, and chooses the mask
-        token of one that drafts blocks."""
+        token of one that has one."""
         if spec.drafter is not None:
             return
-        if isinstance(self.model, BlockHead):
+        if isinstance(self.model, BlockHead | ParallelEagleHead):
             choose_mask_token(self.model, spec, self.target, samples)
         vocab_size, size = self.target.vocab_size, getattr(spec.head, "draft_vocab_size", None)
         if size is None:

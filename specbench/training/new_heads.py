@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +24,9 @@ from specbench.models.heads.block_checkpoint import default_layer_ids, load_bloc
 from specbench.models.heads.checkpoints import HeadCheckpoint
 from specbench.models.heads.eagle import EagleHead, EagleLayout
 from specbench.models.heads.medusa import MedusaHeads
+from specbench.models.heads.parallel import ParallelEagleHead
 from specbench.training.passes import Sample
-from specbench.training.spec import MedusaSpec, TrainSpec
+from specbench.training.spec import MedusaSpec, PEagleSpec, TrainSpec
 
 OUTPUT_SCALE = 0.4  # new Medusa output layer ÷ the target's: the target's layer is too sharp at first
 NORM_SCALE = 0.5  # norm before the output layer of a new head ÷ the target's, for the same reason
@@ -62,6 +63,40 @@ def new_medusa(spec: MedusaSpec, target: CausalLM) -> MedusaHeads:
 def new_eagle(spec: TrainSpec, target: CausalLM) -> EagleHead:
     """Returns a head with random weights; for EAGLE-3, with the target's output layer and a scaled norm, and in a warm
     start with the target's last layer."""
+    is_third = spec.eagle3 is not None
+    config, layout = decoder_layer_of(target, generation=3 if is_third else 1)
+    embed_tokens, lm_head = target.model.get_input_embeddings(), target.model.get_output_embeddings()
+    head = EagleHead(config, layout, embed_tokens, None if is_third else lm_head)
+    if spec.eagle3 is not None:
+        start_output(head, target)
+        if spec.eagle3.warm_start:
+            start_warm(head, target)
+    return head
+
+
+def new_peagle(spec: PEagleSpec, target: CausalLM) -> ParallelEagleHead:
+    """Returns a head that starts as a new EAGLE-3 head does, with a copy of the target's embeddings and a random state
+    of the mask tokens. The layers after the first change nothing yet. Its mask token is chosen later."""
+    config, layout = decoder_layer_of(target, generation=3)
+    num_rows = target.padded_vocab_size
+    embed_tokens = nn.Embedding(num_rows, config.hidden_size)
+    with torch.no_grad():  # some targets scale their embeddings, and the head does not
+        embed_tokens.weight.copy_(target.model.get_input_embeddings()(torch.arange(num_rows, device=target.device)))
+    head = ParallelEagleHead(config, layout, embed_tokens, spec.num_layers, spec.mask_token_id or 0)
+    nn.init.normal_(head.mask_hidden)
+    later: Any = head.layers.values()
+    for layer in later:
+        for last in (layer.self_attn.o_proj, layer.mlp.down_proj):
+            nn.init.zeros_(last.weight)
+    start_output(head, target)
+    if spec.warm_start:
+        start_warm(head, target)
+    return head
+
+
+def decoder_layer_of(target: CausalLM, generation: Literal[1, 3]) -> tuple[LlamaConfig, EagleLayout]:
+    """Returns the configuration of a decoder layer of the target's shape, and the layout of a head of EAGLE's
+    generation."""
     given = target.model.config.get_text_config()
     fields = (*SHAPE, "head_dim", "rope_parameters", "bos_token_id", "eos_token_id")
     config = LlamaConfig(
@@ -69,22 +104,20 @@ def new_eagle(spec: TrainSpec, target: CausalLM) -> EagleHead:
     )  # fmt: skip
     config._attn_implementation = "sdpa"
     num_layers = given.num_hidden_layers
-    is_third = spec.eagle3 is not None
     layers = (min(2, num_layers - 1), num_layers // 2, max(num_layers - 3, 0))  # a target may have fewer than five
     layout = EagleLayout(
-        generation=3 if is_third else 1,
-        hidden_layers=layers if is_third else (num_layers,),
+        generation=generation,
+        hidden_layers=layers if generation == 3 else (num_layers,),
         target_width=given.hidden_size,
         draft_vocab_size=target.vocab_size,
     )
-    embed_tokens, lm_head = target.model.get_input_embeddings(), target.model.get_output_embeddings()
-    head = EagleHead(config, layout, embed_tokens, None if is_third else lm_head)
-    if is_third:
-        head.lm_head.weight = nn.Parameter(output_weight(target).float().clone())
-        scale_norm(head.norm, target)
-        if spec.eagle3 is not None and spec.eagle3.warm_start:
-            start_warm(head, target)
-    return head
+    return config, layout
+
+
+def start_output(head: EagleHead, target: CausalLM) -> None:
+    """Gives a head with an output layer of its own the target's, and a scaled norm before it."""
+    head.lm_head.weight = nn.Parameter(output_weight(target).float().clone())
+    scale_norm(head.norm, target)
 
 
 def scale_norm(norm: nn.Module, target: CausalLM) -> None:
@@ -220,11 +253,14 @@ def block_head_of(checkpoint: HeadCheckpoint, target: CausalLM) -> BlockHead:
     return head
 
 
-def choose_mask_token(head: BlockHead, spec: TrainSpec, target: CausalLM, samples: Sequence[Sample]) -> None:
+def choose_mask_token(
+    head: BlockHead | ParallelEagleHead, spec: TrainSpec, target: CausalLM, samples: Sequence[Sample]
+) -> None:
     """Gives a new head its mask token, which needs a row of the embeddings, if possible one that no text reaches.
     Raises ConfigError for a given one that has no row."""
-    assert spec.block is not None
-    token, num_rows = spec.block.mask_token_id, target.padded_vocab_size
+    settings = spec.peagle or spec.block
+    assert settings is not None
+    token, num_rows = settings.mask_token_id, target.padded_vocab_size
     if token is not None and token >= num_rows:
         raise ConfigError(
             f"{spec.kind}.mask_token_id = {token}: the embeddings of target '{spec.target}' have {num_rows} rows: give "
@@ -236,4 +272,7 @@ def choose_mask_token(head: BlockHead, spec: TrainSpec, target: CausalLM, sample
         counts = Counter(token for sample in samples for token in sample.ids)
         special = set(target.tokenizer.all_special_ids)
         token = min(range(target.vocab_size), key=lambda each: (counts[each], each not in special, -each))
-    head.layout = replace(head.layout, mask_token_id=token)
+    if isinstance(head, ParallelEagleHead):
+        head.mask_token_id = token
+    else:
+        head.layout = replace(head.layout, mask_token_id=token)

@@ -14,12 +14,14 @@ from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import stream_seed
 from specbench.models.causal_lm import CausalLM, shortest_context
 from specbench.models.heads.block import BlockHead
+from specbench.models.heads.parallel import ParallelEagleHead
 from specbench.running.prompts import PromptBudget, PromptRenderer
 from specbench.training.block_losses import BlockLosses
 from specbench.training.corrective import CorrectiveObjective
 from specbench.training.data import TrainingData, total_steps
 from specbench.training.heads import DraftHead, HeadLosses
 from specbench.training.loop import GroupLosses, LogRow, LossPart
+from specbench.training.parallel_losses import ParallelLosses
 from specbench.training.passes import (
     MAX_CACHED_BYTES,
     MAX_LOGITS,
@@ -266,6 +268,8 @@ def build_objective(
         drafter.choose_vocabulary(spec, samples)
         if isinstance(drafter.model, BlockHead):
             losses = BlockLosses(spec, target, drafter.model)
+        elif isinstance(drafter.model, ParallelEagleHead):
+            losses = ParallelLosses(spec, target, drafter.model)
         else:
             losses = HeadLosses(spec, target, drafter.model)
     else:

@@ -152,6 +152,33 @@ class Eagle3Spec(HeadSpec):
     random weights."""
 
 
+class PEagleSpec(HeadSpec):
+    """Settings of a P-EAGLE head (arXiv:2602.01469). It learns to draft all tokens in one pass: the first behind every
+    token of an answer, and each further one behind part of them, which are drawn anew for every pass."""
+
+    batch_size: Positive = 4
+    """Texts of a pass."""
+    epochs: Positive = 5
+    """Epochs if num_steps is null."""
+    decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """The loss of draft token k has the weight decay^(k − 1)."""
+    num_layers: Annotated[int, Field(ge=1, le=64)] = 4
+    """Decoder layers of the head. Each has the shape of the target's."""
+    num_draft_tokens: Annotated[int, Field(ge=1, le=64)] = 8
+    """Draft tokens that are learnt."""
+    kept_share: Annotated[float, Field(gt=0, le=1)] = 0.7
+    """Draft token k is learnt at a share of kept_share^(k − 1) of the places, each of which also learns those before
+    it."""
+    min_kept_share: Annotated[float, Field(ge=0, le=1)] = 0.2
+    """Lowest share of the places at which a draft token is learnt."""
+    draft_vocab_size: Positive | None = None
+    """Size of the draft vocabulary: the most frequent tokens of the training texts; null: all tokens."""
+    mask_token_id: Annotated[int, Field(ge=0)] | None = None
+    """The mask token; null: a row that pads the target's embeddings, else the rarest token of the training texts."""
+    warm_start: bool = True
+    """The first layer of a new head starts with the target's last layer, where it fits, and so needs fewer answers."""
+
+
 class BlockSpec(HeadSpec):
     """Settings of a head that drafts blocks. It learns at places of the answers, called anchors, to draft what follows
     from the target's hidden states of the text before."""
@@ -270,8 +297,8 @@ class DataSpec(Spec):
         return self
 
 
-Kind = Literal["scdf", "distill", "finetune", "medusa", "eagle", "eagle3", "dflash", "dspark", "domino"]
-HEADS = ("medusa", "eagle", "eagle3", "dflash", "dspark", "domino")
+Kind = Literal["scdf", "distill", "finetune", "medusa", "eagle", "eagle3", "peagle", "dflash", "dspark", "domino"]
+HEADS = ("medusa", "eagle", "eagle3", "peagle", "dflash", "dspark", "domino")
 NOT_FOR_HEADS = ("lora", "gradient_checkpointing", "quantize", "init_layers")
 
 # P0's STEPS = 1,000 (printed "10,00") counts draws of languages. GRAD_ACCUM = 4 draws make an update: App. D.1 divides
@@ -296,13 +323,14 @@ DEFAULTS: dict[str, dict[str, object]] = {
     "medusa": {**NEW_HEAD, "learning_rate": 1e-3, "warmup": 0.1},
     "eagle": {**NEW_HEAD, "learning_rate": 3e-5, "clip": 0.5},
     "eagle3": {**NEW_HEAD, "learning_rate": 5e-5, "clip": 0.5},
+    "peagle": {**NEW_HEAD, "learning_rate": 6e-4, "clip": 0.5},
     "dflash": NEW_BLOCK_HEAD, "dspark": NEW_BLOCK_HEAD, "domino": NEW_BLOCK_HEAD,
 }  # fmt: skip
 
 
 BLOCKS: dict[str, type[Spec]] = {
     "scdf": ScdfSpec, "distill": DistillSpec, "finetune": FinetuneSpec, "medusa": MedusaSpec, "eagle": EagleSpec,
-    "eagle3": Eagle3Spec, "dflash": DFlashSpec, "dspark": DSparkSpec, "domino": DominoSpec,
+    "eagle3": Eagle3Spec, "peagle": PEagleSpec, "dflash": DFlashSpec, "dspark": DSparkSpec, "domino": DominoSpec,
 }  # fmt: skip
 
 
@@ -378,6 +406,7 @@ class TrainSpec(Spec):
     medusa: MedusaSpec | None = None
     eagle: EagleSpec | None = None
     eagle3: Eagle3Spec | None = None
+    peagle: PEagleSpec | None = None
     dflash: DFlashSpec | None = None
     dspark: DSparkSpec | None = None
     domino: DominoSpec | None = None
@@ -435,7 +464,7 @@ class TrainSpec(Spec):
     @property
     def head(self) -> HeadSpec | None:
         """The settings of a draft head; None if a draft model is trained."""
-        return self.medusa or self.eagle or self.eagle3 or self.block
+        return self.medusa or self.eagle or self.eagle3 or self.peagle or self.block
 
     @property
     def block(self) -> BlockSpec | None:
@@ -523,6 +552,7 @@ EXAMPLES = {
     "medusa": "medusa.num_heads=3",
     "eagle": "eagle.num_draft_steps=3",
     "eagle3": "eagle3.num_draft_steps=5",
+    "peagle": "peagle.num_layers=2",
     "dflash": "dflash.num_layers=2",
     "dspark": "dspark.markov_rank=64",
     "domino": "domino.num_layers=2",

@@ -103,10 +103,13 @@ def measurement_command(spec: TrainSpec) -> str:
     words = ["--task", ",".join(dict.fromkeys(measured)) or "TASK", "--method"]
     if spec.kind in HEADS:
         words += [spec.kind, "--set", f"drafter.path={spec.output}"]
-        if spec.block is not None:
+        longest = None
+        if spec.peagle is not None:
+            longest = spec.peagle.num_draft_tokens
+        elif spec.block is not None:
             longest = spec.block.block_size - (spec.dspark is None)
-            is_short = longest < load_method(spec.kind).num_draft_tokens
-            words += ["--set", f"num_draft_tokens={longest}"] if is_short else []
+        if longest is not None and longest < load_method(spec.kind).num_draft_tokens:
+            words += ["--set", f"num_draft_tokens={longest}"]
     else:
         words += ["sd", "--drafter", spec.output]
     if spec.target != TrainSpec.model_fields["target"].default:

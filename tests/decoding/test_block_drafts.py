@@ -312,13 +312,11 @@ def test_options_that_do_not_fit_are_refused(kind: str, options: list[str], prob
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(("kind", "is_trained_here"), [("dflash", True), ("peagle", False)])
-def test_a_target_without_a_published_head(
-    kind: str, is_trained_here: bool, specbench: Callable[..., tuple[int, str, str]]
-) -> None:
+@pytest.mark.parametrize("kind", ["dflash", "peagle"])
+def test_a_target_without_a_published_head(kind: str, specbench: Callable[..., tuple[int, str, str]]) -> None:
     code, _, error = specbench("run", "--task", "mgsm", "--method", f"ar,{kind}", "--target", "org/unknown")
     assert code == 2 and f"has no published {kind} head: give --set drafter.path=DIR" in error
-    assert (f"train one with `specbench train {kind}" in error) == is_trained_here and len(error.splitlines()) == 1
+    assert f"train one with `specbench train {kind}" in error and len(error.splitlines()) == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)

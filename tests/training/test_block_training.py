@@ -1,4 +1,4 @@
-"""`specbench train dflash`, `dspark` and `domino`: they learn, resume to the bit, and name their mistakes."""
+"""`specbench train dflash`, `dspark`, `domino` and `peagle`: they learn, resume to the bit, and name their mistakes."""
 
 import json
 import signal
@@ -14,12 +14,18 @@ from tests.support import tiny
 from tests.support.training_toys import in_a_process, killed_at, same
 
 Run = Callable[..., tuple[int, str, str]]
-KINDS = ["dflash", "dspark", "domino"]
+KINDS = ["dflash", "dspark", "domino", "peagle"]
 SMALL = {
     "dflash": (),
     "dspark": ("--set", "dspark.markov_rank=8"),
     "domino": ("--set", "domino.gru_hidden_dim=8", "--set", "domino.emb_dim=8"),
+    "peagle": (),
 }
+
+
+def length(kind: str, num_rows: int) -> tuple[str, str]:
+    """The setting of a draft of as many tokens as DFlash has in blocks of `num_rows` rows."""
+    return "--set", f"peagle.num_draft_tokens={num_rows - 1}" if kind == "peagle" else f"{kind}.block_size={num_rows}"
 
 
 @pytest.fixture(autouse=True)
@@ -35,13 +41,16 @@ def arguments(kind: str, folder: Path, name: str, *more: str) -> list[str]:
         (folder / "en.txt").write_text("".join(f"line number {number} of some\n" for number in range(12)))
     return ["train", kind, "--target", str(target), "--text", f"en={folder / 'en.txt'}", "--device", "cpu",
             "--threads", "1", "--set", "max_new_tokens=12", "--set", f"{kind}.num_layers=1",
-            "--set", f"{kind}.block_size=4", "--set", f"{kind}.validation_share=0.2", *SMALL[kind],
+            *length(kind, 4), "--set", f"{kind}.validation_share=0.2", *SMALL[kind],
             "--output", str(folder / name), *more]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["dspark", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[::2])])
+@pytest.mark.parametrize(
+    "kind", ["dspark", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS if kind != "dspark")]
+)
 def test_a_head_learns_its_target_s_answers(kind: str, specbench: Run, tmp_path: Path) -> None:
-    given = arguments(kind, tmp_path, "out", "--num-steps", "24", "--learning-rate", "0.02", "--set", "warmup=0",
+    rate = "0.003" if kind == "peagle" else "0.02"  # P-EAGLE's embeddings are trained, too
+    given = arguments(kind, tmp_path, "out", "--num-steps", "24", "--learning-rate", rate, "--set", "warmup=0",
                       "--set", "checkpoint_every=8")  # fmt: skip
     code, _, err = specbench(*given)
     assert code == 0, err
@@ -50,7 +59,8 @@ def test_a_head_learns_its_target_s_answers(kind: str, specbench: Run, tmp_path:
     record = json.loads((tmp_path / "out" / "training.json").read_text())
     [curve] = record["curves"]
     losses = [step["loss"]["en"] for step in curve["steps"]]
-    assert sum(losses[-4:]) < 0.9 * sum(losses[:4])
+    # P-EAGLE's loss stays above the entropy of the target, whose random weights make it high.
+    assert sum(losses[-4:]) < (0.98 if kind == "peagle" else 0.9) * sum(losses[:4])
     validation = [curve["validation"][number] for number in ("8", "16", "24")]
     assert validation[-1] < validation[0] and curve["validation_loss"] == validation[-1]
     assert record["settings"][kind]["num_layers"] == 1 and record["models"]["drafter"]["name"] == f"new {kind}"
@@ -67,15 +77,17 @@ def test_a_head_learns_its_target_s_answers(kind: str, specbench: Run, tmp_path:
     assert row.verdict == "greedy equal"
 
 
-@pytest.mark.parametrize("kind", ["domino", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[:2])])
+@pytest.mark.parametrize(
+    "kind", ["domino", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS if kind != "domino")]
+)
 def test_a_killed_training_resumes_to_the_bit(
     kind: str, specbench: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Anchors and Domino's mixture of losses depend on the pass alone."""
+    """Anchors, the places that learn a draft token, and Domino's mixture of losses depend on the pass alone."""
 
     def trained(name: str) -> str:
-        more = ("--num-steps", "4", "--set", "checkpoint_every=2", "--set", f"{kind}.num_anchors=3", "--dtype",
-                "bfloat16")  # fmt: skip
+        places = "peagle.kept_share=0.4" if kind == "peagle" else f"{kind}.num_anchors=3"
+        more = ("--num-steps", "4", "--set", "checkpoint_every=2", "--set", places, "--dtype", "bfloat16")
         code, _, err = specbench(*arguments(kind, tmp_path, name, *more))
         assert code == 0, err
         return err
@@ -99,6 +111,8 @@ def test_a_killed_training_resumes_to_the_bit(
         ("dflash", ("dspark.markov_rank=8",), "dspark: has no effect in a training of kind 'dflash'"),
         ("dflash", ("lora.rank=4",), "lora: has no effect on a draft head"),
         ("domino", ("domino.draft_vocab_size=8",), "domino.draft_vocab_size"),
+        ("peagle", ("peagle.mask_token_id=900",), "peagle.mask_token_id = 900: the embeddings of target"),
+        ("peagle", ("peagle.kept_share=0",), "peagle.kept_share = 0"),
         ("dspark", ("dspark.markov_head_type=rmn",), "dspark.markov_head_type = 'rmn'"),
         ("dspark", ("dspark.entropy_weight=0", "dspark.distance_weight=0"), "nothing would be learnt"),
     ],
@@ -117,8 +131,8 @@ def test_a_mistake_is_one_line(
 def test_a_trained_head_drafts_better_than_a_new_one(kind: str, specbench: Run, tmp_path: Path) -> None:
     """Of the embedded target; a new head has trained for one step with a learning rate of almost nothing."""
     common = ("--task", "world:mgsm", "--subset", "en", "--limit", "32", "--set", "max_new_tokens=48", "--set",
-              f"{kind}.num_layers=2", "--set", f"{kind}.block_size=6", "--set", f"{kind}.num_anchors=24", *SMALL[kind],
-              "--threads", "1")  # fmt: skip
+              f"{kind}.num_layers=2", *length(kind, 6), *SMALL[kind], "--threads", "1")  # fmt: skip
+    common += () if kind == "peagle" else ("--set", f"{kind}.num_anchors=24")
     tau: dict[str, float] = {}
     for name, steps, rate in (("new", "1", "1e-9"), ("trained", "120", "3e-3")):
         path = str(tmp_path / name)

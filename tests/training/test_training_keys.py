@@ -10,7 +10,19 @@ from specbench.core import dotted
 from specbench.specs.components import Spec, build
 from specbench.training.spec import CORPUS_MODELS, HEADS, NOT_FOR_HEADS, TrainSpec
 
-KINDS = ("scdf", "distill", "finetune", "medusa", "eagle", "eagle3", "dflash", "dspark", "domino", *CORPUS_MODELS)
+KINDS = (
+    "scdf",
+    "distill",
+    "finetune",
+    "medusa",
+    "eagle",
+    "eagle3",
+    "peagle",
+    "dflash",
+    "dspark",
+    "domino",
+    *CORPUS_MODELS,
+)
 BASE: dict[str, Any] = {"data": {"tasks": ["world:mgsm"]}, "output": "out"}
 
 

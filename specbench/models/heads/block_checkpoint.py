@@ -38,6 +38,7 @@ from specbench.models.heads.eagle_checkpoint import (
     draft_offsets,
     draft_tensors,
     old_rope_settings,
+    speculators_config,
 )
 
 BOOLEANS = (
@@ -359,17 +360,10 @@ def block_files(head: BlockHead, tensors: Tensors, target: CausalLM) -> tuple[di
         # DeepSpec's DFlash heads have this architecture too.
         return {**common, **correction, **places, "architectures": ["Qwen3DSparkModel"]}, with_padding(tensors)
 
-    proposals = {
-        "proposal_type": "greedy", "speculative_tokens": layout.num_drafts, "verifier_accept_k": 1,
-        "accept_tolerance": 0.0,
-    }  # fmt: skip
     kind = "dspark" if is_dspark else "dflash"
     config = {
         "architectures": ["DSparkDraftModel" if is_dspark else "DFlashDraftModel"], SPECULATORS: kind,
-        "speculators_config": {
-            "algorithm": kind, "proposal_methods": [proposals], "default_proposal_method": "greedy",
-            "verifier": {"name_or_path": target.name, "architectures": target.model.config.architectures or []},
-        },
+        "speculators_config": speculators_config(kind, layout.num_drafts, target),
         "transformer_layer_config": layer, "block_size": layout.block_size, "mask_token_id": layout.mask_token_id,
         "aux_hidden_state_layer_ids": list(layout.hidden_layers), "draft_vocab_size": layout.draft_vocab_size,
         "sample_from_anchor": layout.from_anchor, **(correction if is_dspark else {}),

@@ -284,12 +284,18 @@ def eagle_files(head: EagleHead, tensors: Tensors, target: CausalLM) -> tuple[di
     """Returns the configuration and the tensors of a head as EAGLE's and EAGLE-3's authors name them.
 
     One key is written twice: vLLM numbers the inputs of the layers whose hidden states the head reads, and SGLang, in
-    `eagle_config`, their outputs.
+    `eagle_config`, their outputs. A P-EAGLE head has the layout of speculators.
     """
     layout = head.layout
     config = head.config.to_diff_dict()
     config.pop("transformers_version", None)
     config |= old_rope_settings(head.config)
+    if isinstance(head, ParallelEagleHead):
+        config |= {
+            "model_type": "llama", "num_hidden_layers": 1 + len(head.layers),
+            "vocab_size": len(tensors["embed_tokens.weight"]),
+        }  # fmt: skip
+        return parallel_files(head, config, tensors, target)
     config |= {"model_type": "llama", "num_hidden_layers": 1, "vocab_size": target.vocab_size}
     if layout.generation == 1:
         config |= {"architectures": ["LlamaForCausalLM"], "bias": layout.has_bias}
@@ -305,6 +311,39 @@ def eagle_files(head: EagleHead, tensors: Tensors, target: CausalLM) -> tuple[di
     if head.d2t is not None:  # a restricted vocabulary
         tensors = {**tensors, **draft_tensors(head.d2t, target.vocab_size)}
     return config, tensors
+
+
+def parallel_files(
+    head: ParallelEagleHead, layer: dict[str, object], tensors: Tensors, target: CausalLM
+) -> tuple[dict[str, object], Tensors]:
+    """Returns the configuration and the tensors of a P-EAGLE head as speculators writes them. `layer`: the settings of
+    its decoder layers."""
+    layout = head.layout
+    config = {
+        "architectures": ["PEagleSpeculator"], SPECULATORS: "peagle",
+        "speculators_config": speculators_config("peagle", head.num_drafts, target),
+        "transformer_layer_config": layer, "mask_token_id": head.mask_token_id,
+        "draft_vocab_size": layout.draft_vocab_size if head.d2t is None else len(head.d2t),
+        LAYER_IDS: list(layout.hidden_layers), "target_hidden_size": layout.target_width,
+        "norm_before_residual": layout.norm_before_residual, "norm_before_fc": layout.norm_before_fc,
+        "fc_norm": layout.norm_per_layer, NORM_OUTPUT: False, "embed_requires_grad": True,
+    }  # fmt: skip
+    tensors = {name.replace("midlayer.", "layers.0."): tensor for name, tensor in tensors.items()}
+    return config, tensors | ({} if head.d2t is None else draft_tensors(head.d2t, target.vocab_size))
+
+
+def speculators_config(kind: str, num_draft_tokens: int, target: CausalLM) -> dict[str, object]:
+    """Returns the section of speculators' configuration that names the target and how tokens are proposed."""
+    proposals = {
+        "proposal_type": "greedy", "speculative_tokens": num_draft_tokens, "verifier_accept_k": 1,
+        "accept_tolerance": 0.0,
+    }  # fmt: skip
+    return {
+        "algorithm": kind,
+        "proposal_methods": [proposals],
+        "default_proposal_method": "greedy",
+        "verifier": {"name_or_path": target.name, "architectures": target.model.config.architectures or []},
+    }
 
 
 def draft_tensors(d2t: torch.Tensor, vocab_size: int) -> Tensors:

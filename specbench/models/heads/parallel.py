@@ -10,7 +10,7 @@ from transformers.cache_utils import Cache
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 from specbench.models.heads.eagle import EagleHead, EagleLayout, over_vocabulary
-from specbench.models.kv_cache import PreallocatedLayer, by_layer_type, cache_parameter, tree_inputs
+from specbench.models.kv_cache import PreallocatedLayer, cache_parameter
 from specbench.models.meters import Clock, PassLog
 
 
@@ -18,6 +18,7 @@ class ParallelEagleHead(EagleHead):
     """An EAGLE-3 head with ordinary layers after its first, and a state of the mask tokens."""
 
     is_chain, has_confidence = False, False
+    num_drafts = 1  # draft tokens that a training taught it, which its files name; any number can be drafted
 
     def __init__(
         self, config: LlamaConfig, layout: EagleLayout, embed_tokens: nn.Module, num_layers: int, mask_token_id: int
@@ -33,14 +34,35 @@ class ParallelEagleHead(EagleHead):
         return self.project(self.mask_hidden[0].chunk(len(self.layout.hidden_layers), dim=-1))
 
     def read(
-        self, ids: torch.Tensor, states: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor, cache: Cache
-    ) -> torch.Tensor:
-        """Returns the last layer's states, [1, num_tokens, width]; see `EagleHead.forward`."""
-        made: torch.Tensor = self(ids, states, positions, mask, cache)
+        self, tokens: torch.Tensor, states: torch.Tensor, anchors: torch.Tensor, depths: torch.Tensor,
+        cache: Cache | None = None, num_cached: int = 0,
+    ) -> torch.Tensor:  # fmt: skip
+        """Returns the last layer's states, [num_new + num_masks, width], of a pass over rows of the text and of mask
+        tokens, of drafting and training alike.
+
+        The rows of the text begin behind the `num_cached` that the cache holds: `tokens` [num_new], and the projected
+        `states` before them, [num_new, width]. A mask token follows the row of the text `anchors` [num_masks] as the
+        `depths` [num_masks]-th one, from 1. It sees the rows of the text up to there, and the mask tokens before it
+        that follow the same row; several drafts behind different rows thus do not see each other.
+        """
+        text = torch.arange(num_cached + len(tokens), device=self.device)
+        anchors, depths = torch.cat([text, anchors]), torch.cat([torch.zeros_like(text), depths])
+        asks = slice(num_cached, None)
+        is_before = (depths == 0) & (anchors <= anchors[asks, None])
+        sees = is_before | ((anchors == anchors[asks, None]) & (depths <= depths[asks, None]))
+        positions, mask = (anchors + depths)[None, asks], sees[None, None]
+        num_masks = len(anchors) - len(text)
+        ids = torch.cat([tokens, tokens.new_full((num_masks,), self.mask_token_id)])
+        states = torch.cat([states, self.mask_state().expand(num_masks, -1)])
+        made: torch.Tensor = self(ids[None], states[None], positions, mask, cache)
         rotation = self.rotary_emb(made, positions)
         for layer in self.layers.values():
             made = layer(made, attention_mask=mask, position_embeddings=rotation, **{LAYER_CACHE_NAME: cache})
-        return made
+        return made[0]
+
+    def output_layers(self) -> list[nn.Module]:
+        """Returns the layers with a row for each token, which the optimizer Muon leaves to AdamW."""
+        return [self.embed_tokens, self.lm_head]
 
     def base_logits(self, states: torch.Tensor) -> torch.Tensor:
         return self.draft_logits(states)
@@ -89,26 +111,18 @@ class ParallelModel:
         return self._read(ids, num_drafts - 1)
 
     def _read(self, ids: list[int], num_masks: int) -> tuple[torch.Tensor, int]:
-        states = (
-            torch.cat([*self._unread, *[self.head.mask_state()] * num_masks]) if self._unread or num_masks else None
-        )
-        if states is None:
+        if not self._unread and not num_masks:
             return self._root, 0
-        self._unread, num_new = [], len(states) - num_masks
+        states = torch.cat(self._unread) if self._unread else self.head.mask_state()[:0]
+        self._unread, num_new = [], len(states)
         end = self._num_read + num_new
         assert end == len(ids) - 1
-        tokens = [*ids[self._num_read + 1 :], *[self.head.mask_token_id] * num_masks]
-        num_rows = end + num_masks
-        positions, masks = tree_inputs(
-            self.head, self.head.windows, num_rows, (), self._num_read, len(tokens), num_rows
-        )
-        made = self.head.read(
-            torch.tensor([tokens], device=self.head.device), states[None], positions[None], by_layer_type(masks),
-            self._cache,
-        )[0]  # fmt: skip
+        tokens = torch.tensor(ids[self._num_read + 1 :], dtype=torch.long, device=self.head.device)
+        depths = torch.arange(1, num_masks + 1, device=self.head.device)
+        made = self.head.read(tokens, states, torch.full_like(depths, end - 1), depths, self._cache, self._num_read)
         for layer in self._layers:
             layer.truncate(end)  # the rows of mask tokens are no part of the text
         if num_new:
             self._root = made[num_new - 1 : num_new]
         self._num_read = end
-        return torch.cat([self._root, made[num_new:]]), len(tokens)
+        return torch.cat([self._root, made[num_new:]]), len(made)

@@ -23,8 +23,8 @@ from specbench.results.warnings import LEARNS, UNKNOWN_TOKENIZER
 from specbench.running.events import Events
 from specbench.running.measure import InProcess, Scheduler, schedulers
 from specbench.running.models import LoadedModels, set_template_options
-from specbench.running.prompts import uses_chat
 from specbench.running.plan import Plan
+from specbench.running.prompts import uses_chat
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import BASELINE, RunSpec, ServersSpec
 

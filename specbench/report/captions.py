@@ -374,10 +374,10 @@ def _notes(row: Row) -> Iterator[tuple[str, str]]:
         yield "language of the answers", "cannot be identified"
     # 2. Answers that were not scored, or only in part.
     for name, meaning in COUNTS_OF_ANSWERS.items():
-        if number := row.value(name):
+        if row.has(name) and (number := row.value(name)):
             yield meaning, counted(round(number), "answer")
     for name, meaning in SHARES_OF_ANSWERS.items():
-        pair = row.value(f"{name}_ar"), row.value(name)
+        pair = [row.value(each) if row.has(each) else None for each in (f"{name}_ar", name)]
         if any(pair):
             yield meaning, " → ".join(f"{100 * (each or 0):.1f}" for each in pair)
     # 3. What the context of a model cut.
@@ -411,10 +411,10 @@ def why_unscored(problems: Counter[str]) -> str | None:
 def _is_reported(row: Row, name: str) -> bool:
     """Returns whether a caption reports a metric: always for texts without a reference; for others the language share
     if it is low, and the judge's rating in addition to the main score."""
+    values = [row.value(each) or 0.0 for each in (name, f"{name}_ar") if row.has(each)]
     if name == JUDGED:
-        return row.quality != JUDGED and any(map(row.value, (name, f"{name}_ar")))
-    shares = [value for value in map(row.value, (name, f"{name}_ar")) if value is not None]
-    low = name == "language_share" and min(shares, default=1.0) < IN_LANGUAGE
+        return row.quality != JUDGED and any(values)
+    low = name == "language_share" and min(values, default=1.0) < IN_LANGUAGE
     return name in row.metrics and (row.quality == "loop_free" or low)
 
 

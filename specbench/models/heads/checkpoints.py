@@ -32,6 +32,13 @@ def weight_paths(folder: Path) -> list[Path]:
     return next(filter(None, (sorted(folder.glob(pattern)) for pattern in PATTERNS)), [])
 
 
+def weights_of(folder: Path) -> list[Path]:
+    """Returns the files of a folder's weights. Raises ConfigError if it has none."""
+    if not (paths := weight_paths(folder)):
+        raise ConfigError(f"the folder {folder} has no weights (none of {', '.join(PATTERNS)}): {REMEDY}")
+    return paths
+
+
 def stored_tensors(path: Path, wanted: Collection[str] | None = None) -> dict[str, Any]:
     """Returns the `wanted` tensors of a file by name; None: all names, from a .safetensors file without the values.
     Raises ConfigError for a file that cannot be read or that holds anything but tensors."""
@@ -251,10 +258,7 @@ def download_head(name: str, revision: str | None) -> Path:
 def head_tensors(folder: Path, config: Config) -> Tensors:
     """Returns the tensors of the heads in a folder, which may hold a whole model with Medusa heads. Raises ConfigError
     if there are none, and for tensors that belong to no head, or to a head with an unsupported layout."""
-    paths = weight_paths(folder)
-    if not paths:
-        raise ConfigError(f"the folder {folder} has no weights (none of {', '.join(PATTERNS)}): {REMEDY}")
-    names = tensor_names(paths)
+    names = tensor_names(weights_of(folder))
     if of_heads := {name: path for name, path in names.items() if name.startswith(MEDUSA_PREFIX)}:
         return {name.removeprefix(MEDUSA_PREFIX): tensor for name, tensor in read_tensors(of_heads).items()}
     words = HeadCheckpoint("", None, config, {}).claims()

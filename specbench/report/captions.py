@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from textwrap import shorten
 from typing import Any, Protocol
 
@@ -433,8 +433,10 @@ class HasWarnings(Protocol):
     def warnings(self) -> tuple[RowWarning, ...]: ...
 
 
-def marked(text: str, row: HasWarnings) -> str:
-    return f"{text} {MARK}" if marked_warnings(row) else text
+def marked(text: str, row: HasWarnings, codes: Collection[str] | None = None) -> str:
+    """Returns a number with a mark if the row has a warning, or one of these codes."""
+    found = marked_warnings(row).keys()
+    return f"{text} {MARK}" if (found if codes is None else found & set(codes)) else text
 
 
 def marked_warnings(row: HasWarnings) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from textwrap import shorten
 from typing import Any, Protocol
 
@@ -336,8 +336,9 @@ def score_heading(rows: Sequence[Row]) -> str:
     return metric_of(names.pop()).label if len(names) == 1 else "score"
 
 
+UNSCORED = "not scored (excluded from means)"
 COUNTS_OF_ANSWERS = {
-    "num_unscored": "not scored (excluded from means)",
+    "num_unscored": UNSCORED,
     "num_programs_ended": "programs that a limit ended (time, output), counted as wrong",
     "num_unjudged": "not rated by the judge (excluded from the mean rating)",
 }
@@ -350,8 +351,9 @@ SHARES_OF_ANSWERS = {
 PAUSE = " (--set drafter.beyond_context=pause lets the drafter pause there instead)"
 
 
-def score_notes(rows: Sequence[Row]) -> list[str]:
-    """Returns the lines on scores: what they are, what else says how good the answers are, and what was not scored."""
+def score_notes(rows: Sequence[Row], why_unscored: str = "") -> list[str]:
+    """Returns the lines on scores: what they are, what else says how good the answers are, and what was not scored.
+    `why_unscored`: the reason, if it is known."""
     parts = [row for row in rows if row.subset != ALL] or rows
     lines = []
     if len({row.quality for row in rows if row.quality is not None}) > 1:
@@ -360,7 +362,8 @@ def score_notes(rows: Sequence[Row]) -> list[str]:
         lines.append(f"{metric_of(name).label}: {_by_subset(parts, [row.signatures.get(name) for row in parts])}")
     notes = [dict(_notes(row)) for row in rows]
     for name in dict.fromkeys(name for own in notes for name in own):
-        lines.append(f"{name}: {_with_subsets(rows, [own.get(name) for own in notes])}")
+        reason = f", because {why_unscored}" if name == UNSCORED and why_unscored else ""
+        lines.append(f"{name}: {_with_subsets(rows, [own.get(name) for own in notes])}{reason}")
     return lines
 
 
@@ -398,14 +401,16 @@ def _notes(row: Row) -> Iterator[tuple[str, str]]:
         yield f"{pause} (the expected speed-up leaves them out)", f"{context.share_paused:.0%}"
 
 
-def why_unscored(problems: Counter[str]) -> str | None:
-    """Returns a line with the most frequent reason for missing scores; None if none is missing."""
-    if not problems:
-        return None
-    reason, count = problems.most_common(1)[0]
-    num_other = problems.total() - count
-    other = f"; {num_other} for other reasons (see `problem` in the records)" if num_other else ""
-    return f"not scored: {counted(count, 'answer')}, because {' '.join(reason.split())}{other}"
+def reasons_by_task(problems: Mapping[tuple[str, str], int]) -> dict[str, str]:
+    """Returns by task the most frequent reason for missing scores. `problems`: number of answers by task and reason."""
+    found = {}
+    for task in dict.fromkeys(task for task, _ in problems):
+        own = Counter({reason: number for (of, reason), number in problems.items() if of == task})
+        reason, count = own.most_common(1)[0]
+        num_other = own.total() - count
+        other = f"; {num_other} of all methods for other reasons (see `problem` in the records)" if num_other else ""
+        found[task] = " ".join(reason.split()) + other
+    return found
 
 
 def _is_reported(row: Row, name: str) -> bool:

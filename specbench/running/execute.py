@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from specbench.core.console import is_verbose
 from specbench.core.environment import is_installed
 from specbench.core.progress import doing
 from specbench.decoding.bridges import common_ids
@@ -33,7 +34,7 @@ from specbench.running.finished import finished_plan
 from specbench.running.measure import Scheduler, announce_trials, schedulers, trial_seed
 from specbench.running.models import LoadedModels, has_other_vocabulary, load_models, parts, training_prompts
 from specbench.running.plan import Plan, SubsetRun, make_plan
-from specbench.running.progress import RunProgress, report_kept_results
+from specbench.running.progress import Details, RunProgress, report_kept_results
 from specbench.running.prompts import baseline_prompts, uses_chat
 from specbench.running.request import Judge, Request
 from specbench.specs.run import RunSpec
@@ -67,7 +68,8 @@ def execute(
     plan = finished_plan(request, console) if load is None else None
     plan = plan or make_plan(request, console, load or load_models)
     # 3. Measure what the folder lacks, and report it: records, then rows.
-    events = Events(console, [*([RunProgress(console)] if listeners is None else listeners), *trackers])
+    shown = [*([Details(console)] if is_verbose() else []), RunProgress(console)]
+    events = Events(console, [*(shown if listeners is None else listeners), *trackers])
     measured, rows = run_plan(plan, events, request.judge)
     # 4. The leaderboard and the picture that the request names.
     if request.leaderboard is not None:

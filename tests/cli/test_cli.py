@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 
 from specbench import __version__
 from specbench.cli import main
-from specbench.core.console import be_quiet
+from specbench.core.console import be_quiet, be_verbose
 from specbench.models.sources import model_source
 from specbench.results.leaderboard import load
 from specbench.running import measure as runner
@@ -331,6 +332,27 @@ def test_quiet_leaves_out_notes_but_no_warning_and_no_result(
         be_quiet(False)
     code, _, err = specbench(*words)
     assert code == 0 and "measuring 1 example into" in err
+
+
+def test_verbose_tells_versions_the_engine_and_each_answer(specbench: Specbench) -> None:
+    words = ("run", "--task", "mgsm", "--method", "sd", "--subset", "en", "--limit", "1",
+             "--set", "generation.max_new_tokens=4")  # fmt: skip
+    try:
+        for number, verbose in enumerate(((*words, "-v"), ("--verbose", *words))):
+            code, out, err = specbench(*verbose, "--output", f"run{number}")
+            assert code == 0 and "speed-up" in out, err
+            told = " ".join(err.split())
+            assert "versions: python " in told and f"specbench {__version__}" in told and "commit: " in told
+            assert "engine: eager (--engine auto: graphs on CUDA, else eager; the target is on cpu)" in told
+            assert "method sd: 5 draft tokens, drafter embedded:drafter, rule rejection" in told
+            assert re.search(r"mgsm/en example \S+: ar · 4 tokens · [\d.]+ s · [\d.]+ tok/s", told), err
+            assert re.search(r" sd · 4 tokens · [\d.]+ s · [\d.]+ tok/s · τ [\d.]+ · α [\d.]+", told), err
+            be_verbose(False)
+        code, _, err = specbench(*words, "-v", "-q", "--output", "run2")
+        assert code == 0 and "versions" not in err, "quiet wins"
+    finally:
+        be_quiet(False)
+        be_verbose(False)
 
 
 def test_a_shell_completes_commands_and_the_last_of_several_names(

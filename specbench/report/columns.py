@@ -21,7 +21,7 @@ def metric_column(name: str, heading: str = "", digits: int = 3, factor: float =
     """Returns the column of a metric. `heading`: by default the label that the metric declares. `factor`: printed value
     ÷ metric."""
     heading = heading or metric_of(name).label
-    return RowColumn(heading, True, cell=lambda row: number(row.metric(name), digits, factor), metric=name)
+    return RowColumn(heading, True, cell=lambda row: number(row.metrics.get(name), digits, factor), metric=name)
 
 
 def speed_column(name: str, heading: str) -> RowColumn:

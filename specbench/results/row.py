@@ -377,9 +377,9 @@ class Row(FilePart):
         return self.task_name, self.subset, self.method_name
 
     def metric(self, name: str | None) -> Estimate:
-        """Returns a metric with its interval; an empty one if the row has no value of it, or for None. Raises
+        """Returns a metric with its interval; an empty one if the row has no value of it, or without a name. Raises
         ConfigError for a name that no metric has."""
-        if name is not None and name not in self.metrics:
+        if name and name not in self.metrics:
             self._check_metric(name)
         return self.metrics.get(name or "", Estimate())
 

@@ -21,4 +21,5 @@ def test_a_metric_that_this_row_lacks_is_none(name: str) -> None:
     """Of a score that nothing declares here, too, such as that of a plug-in which made the row elsewhere."""
     bare = row(quality="polite", metrics={})
     assert bare.value(name) is None and bare.metric(name) == Estimate() and not bare.has(name)
+    assert bare.metric(None) == bare.metric("") == Estimate()
     assert row(quality="polite", metrics={"polite_ar": Estimate(value=0.5)}).value("polite_ar") == 0.5

@@ -277,10 +277,10 @@ def compare_with_run(
             warnings = tuple(each for each in own.warnings if each.code != told)
             own = own.model_copy(update={"metrics": metrics, "warnings": warnings})
             stated.append(told)
-    if later := sorted(LATER_WARNINGS & {each.code for each in own.warnings} - {each.code for each in row.warnings}):
-        warnings = tuple(each for each in own.warnings if each.code not in later)
+    if newer := sorted(LATER_WARNINGS & {each.code for each in own.warnings} - {each.code for each in row.warnings}):
+        warnings = tuple(each for each in own.warnings if each.code not in newer)
         own = own.model_copy(update={"warnings": warnings})
-        stated += [f"warning {name}" for name in later]
+        stated += [f"warning {name}" for name in newer]
     for name, is_added in (  # which a row of an earlier version lacks
         ("differences", row.differences is None),
         (

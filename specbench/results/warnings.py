@@ -231,8 +231,9 @@ def cheap_passes(row: Row, own: Sequence[Answer], baseline: Sequence[Answer]) ->
     has_other_passes = row.served is not None or not {"decoder", "decodes_with"}.isdisjoint(row.options)
     if row.is_baseline or has_other_passes or not own or len(own) != len(baseline):
         return None
-    sums = [[each.target_seconds for each in own], [each.num_steps for each in own]]
-    sums += [[each.target_seconds for each in baseline], [each.num_steps for each in baseline]]
+    sums: list[list[float]] = []
+    for side in (own, baseline):
+        sums += [each.target_seconds for each in side], [each.num_steps for each in side]
     cost = Resampler.of(own, row.seed).ratio(*sums)
     if cost.value is None or not (cost.value < NEARLY if cost.high is None else cost.high < 1):
         return None

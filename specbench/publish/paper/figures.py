@@ -301,9 +301,11 @@ def _positions(rows: PaperRows, metric: str) -> Drawing:
                 if each.verified < MIN_PASSES:
                     is_cut = True
                     continue
-                cells = {"task": side.row.task_name, "target": side.row.target}
-                counts = {"accepted": each.accepted, "verified": each.verified}
-                marks.append(Mark(series, each.position, rate, side.row.n, side.row, cells=cells | counts))
+                cells = {
+                    "task": side.row.task_name, "target": side.row.target, "accepted": each.accepted,
+                    "verified": each.verified,
+                }  # fmt: skip
+                marks.append(Mark(series, each.position, rate, side.row.n, side.row, cells=cells))
         if marks:
             panels.append(Panel(
                 group.label, "draft position", POSITION_RATES[metric], metric, tuple(marks), "linear",

@@ -10,6 +10,7 @@ from contextlib import chdir, contextmanager, redirect_stdout
 import hatchling.build
 import pytest
 
+from specbench.cli.info import components_table
 from specbench.core.errors import ConfigError
 from specbench.core.registry import NoFeatures, Registry
 from specbench.integrations import external
@@ -250,3 +251,24 @@ except ConfigError as error:
         "plug-in 'broken' (no_such_module:METHODS) failed to load: No module named 'no_such_module': "
         "repair or uninstall it"
     )
+
+
+def test_broken_plug_ins_are_listed_with_their_reasons_beside_all_others(tmp_path):
+    """One that raises on import, and one whose entry point is no factory."""
+    info = tmp_path / "broken-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(
+        "[specbench.drafters]\naaa = ends_at_once:make\n[specbench.rules]\nzzz = json:__name__\n"
+    )
+    (tmp_path / "ends_at_once.py").write_text("raise ValueError('no such licence')")
+    with on_path(tmp_path):
+        table = components_table()
+    told = {(kind, name): text for kind, name, text in table.rows}
+    assert told["drafter", "aaa"] == (
+        "broken: plug-in drafter 'aaa' (ends_at_once:make) failed to load: ValueError: no such licence: repair or "
+        "uninstall it"
+    )
+    assert told["rule", "zzz"].startswith("broken: rule 'zzz' ('json') is not a factory")
+    assert "max_match: 3" in told["drafter", "prompt_lookup"] and ("rule", "rejection") in told
+    assert table.caption == ["broken plug-ins, which no method can use: aaa, zzz"]

@@ -15,7 +15,17 @@ from pydantic import ValidationError
 
 from specbench.built_in import __version__
 from specbench.cli.arguments import bound_numbers, check_words
-from specbench.core.console import CLOSED_PIPE, be_quiet, discard_output, fail, say, show_warning, stderr, stdout
+from specbench.core.console import (
+    CLOSED_PIPE,
+    be_quiet,
+    be_verbose,
+    discard_output,
+    fail,
+    say,
+    show_warning,
+    stderr,
+    stdout,
+)
 from specbench.core.errors import INTERRUPTED, ConfigError
 from specbench.core.progress import Heartbeat
 from specbench.core.validation import remedy_for_text
@@ -37,10 +47,18 @@ def options(
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Leave out notes and progress, here or behind any command.")
     ] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose", "-v", help="Tell versions, engines and every answer that is measured, here or behind it."
+        ),
+    ] = False,
 ) -> None:
     """Benchmark speculative decoding of language models."""
     if quiet:
         be_quiet()
+    if verbose:
+        be_verbose()
 
 
 # The function or group of each command, as module:name, in the order of the help.

@@ -17,7 +17,7 @@ import typer
 from pydantic import BaseModel
 from typer.core import TyperCommand
 
-from specbench.core.console import be_quiet, stdout
+from specbench.core.console import be_quiet, be_verbose, stdout
 from specbench.core.errors import ConfigError, nearest
 from specbench.specs.run_options import MODEL_ARGS, OPTIONS, Option, RunOptions, with_options
 from specbench.specs.run_options import split as split  # commands take it from here
@@ -242,16 +242,18 @@ def bound_numbers(app: typer.Typer) -> None:
             bound_numbers(group.typer_instance)
 
 
-QUIET = ("-q", "--quiet")
+QUIET, VERBOSE = ("-q", "--quiet"), ("-v", "--verbose")
 
 
 class BoundedCommand(TyperCommand):
-    """A command with bounded integers that accepts other names of options (see `translate_options`) and --quiet."""
+    """A command with bounded integers that accepts other names of options (see `translate_options`), --quiet and
+    --verbose."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not ctx.ignore_unknown_options and {*QUIET} & {*args}:
-            be_quiet()
-            args = [word for word in args if word not in QUIET]
+        for words, begin in ((QUIET, be_quiet), (VERBOSE, be_verbose)) if not ctx.ignore_unknown_options else ():
+            if {*words} & {*args}:
+                begin()
+                args = [word for word in args if word not in words]
         known = {spelling for parameter in self.params for spelling in parameter.opts}
         rest: list[str] = super().parse_args(ctx, translate_options(args, known))
         for name, value in ctx.params.items():

@@ -50,17 +50,23 @@ def methods_table() -> Table:
 
 
 def components_table() -> Table:
-    rows = []
+    rows, broken = [], []
     for registry in (DRAFTERS, DRAFT_LENGTHS, RULES, BRIDGES, SCORERS):
         for name in registry.names():
-            fields = registry.options_model(name).model_fields.items()
+            try:
+                fields = registry.options_model(name).model_fields.items()
+            except ConfigError as error:  # a broken plug-in hides no other component
+                rows.append([registry.kind, name, f"broken: {error}"])
+                broken.append(name)
+                continue
             options = ", ".join(
                 key if field.is_required() else f"{key}: {shown(field.get_default(call_default_factory=True))}"
                 for key, field in fields
             )
             rows.append([registry.kind, name, options or "–"])
     headings = columns("component", "name", "options and their defaults")
-    return Table("components of methods and tasks", headings, rows, num_keys=2)
+    note = [f"broken plug-ins, which no method can use: {', '.join(broken)}"] if broken else []
+    return Table("components of methods and tasks", headings, rows, note, num_keys=2)
 
 
 def metrics_table() -> Table:

@@ -65,7 +65,7 @@ def note_output() -> None:
 
 stdout, stderr = PlainConsole(), PlainConsole(stderr=True)
 
-_quiet = [False]
+_quiet, _verbose = [False], [False]
 
 
 def be_quiet(wanted: bool = True) -> None:
@@ -75,6 +75,15 @@ def be_quiet(wanted: bool = True) -> None:
 
 def is_quiet() -> bool:
     return _quiet[0]
+
+
+def be_verbose(wanted: bool = True) -> None:
+    """Tells more from now on: versions, engines, and every answer that is measured."""
+    _verbose[0] = wanted
+
+
+def is_verbose() -> bool:
+    return _verbose[0] and not is_quiet()
 
 
 def counted(num: int, noun: str) -> str:

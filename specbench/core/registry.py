@@ -140,11 +140,19 @@ class Registry(Generic[Declared, AnyFeatures]):
         factory = self.get(name)
         known = self._options.get(name)
         if known is None or known[0] is not factory:
-            fields: dict[str, Any] = {
-                p.name: (p.annotation, ... if p.default is p.empty else p.default)
-                for p in inspect.signature(factory, eval_str=True).parameters.values() if p.kind is p.KEYWORD_ONLY
-            }  # fmt: skip
-            self._options[name] = known = factory, create_model(f"{name} options", __base__=_Options, **fields)
+            try:
+                fields: dict[str, Any] = {
+                    p.name: (p.annotation, ... if p.default is p.empty else p.default)
+                    for p in inspect.signature(factory, eval_str=True).parameters.values() if p.kind is p.KEYWORD_ONLY
+                }  # fmt: skip
+                self._options[name] = known = factory, create_model(f"{name} options", __base__=_Options, **fields)
+            except Exception as error:
+                if name in self._builtin:
+                    raise
+                raise ConfigError(
+                    f"{self.kind} '{name}' ({factory!r:.60}) is not a factory with keyword-only options of types that "
+                    f"pydantic knows: {type(error).__name__}: {error!s:.200}: repair or uninstall it"
+                ) from error
         return known[1]
 
 

@@ -216,3 +216,9 @@ def draw_rows(probs: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     the accelerator.
     """
     return (probs / torch.empty_like(probs).exponential_(1, generator=generator)).argmax(dim=-1)
+
+
+def entropies(probs: torch.Tensor) -> torch.Tensor:
+    """Returns the entropy of each distribution in nats: [..., vocab_size] → [...]."""
+    found: torch.Tensor = torch.special.entr(probs).sum(-1)
+    return found

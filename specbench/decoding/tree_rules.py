@@ -12,7 +12,7 @@ from pydantic import Field
 
 from specbench.core.registry import RULES
 from specbench.decoding.proposal import OUT_OF_VOCABULARY, Proposal, TreeProposal, Verification, at_tokens
-from specbench.decoding.sampling import DenseProbs, Distributions, draw, in_double, residual
+from specbench.decoding.sampling import DenseProbs, Distributions, draw, entropies, in_double, residual
 from specbench.decoding.verification import VerificationRule
 
 Walked = tuple[list[int], int]  # the accepted nodes and the next token
@@ -389,8 +389,7 @@ class Typical(VerificationRule):
     def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
         tree = as_tree(proposal)
         probs = target.probs
-        entropy = -torch.special.xlogy(probs, probs).sum(-1)
-        limits = (self.delta * torch.exp(-entropy)).clamp_max(self.epsilon).tolist()
+        limits = (self.delta * torch.exp(-entropies(probs))).clamp_max(self.epsilon).tolist()
         parents = [parent + 1 for parent in tree.parents]
         chances: list[float] = at_tokens(probs[parents], tree.on(probs.device)).tolist() if parents else []
         best: tuple[int, float, list[int]] = (0, 1.0, [])  # length, probability and nodes of a path

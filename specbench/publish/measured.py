@@ -77,7 +77,7 @@ def value_of(row: Row, metric: str) -> float | None:
     """Returns the value of a metric, of the main score (`quality`), or of a number of `specbench fairness`, given by
     its path of fields and keys. None if there is none."""
     if not metric.startswith(FAIRNESS):
-        return row.value(str(row.quality) if metric == QUALITY else metric)
+        return row.metrics.get(str(row.quality) if metric == QUALITY else metric, Estimate()).value
     value: Any = row.fairness
     for name in metric.removeprefix(FAIRNESS).split("."):
         value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)

@@ -245,9 +245,13 @@ MAX_NAMED = 4  # tasks that the name of a folder lists
 def default_folder(spec: RunSpec, identity: Mapping[str, Any]) -> Path:
     """Returns runs/<tasks>-<methods>-<digest of the request>. The same command finds its records again; a request with
     other data, subsets or limits has another folder."""
+    return folder_of(folder_names(spec), {**identity, **selection_of(spec)})
+
+
+def folder_names(spec: RunSpec) -> str:
+    """Returns the tasks and methods in the name of a run's default folder."""
     tasks = [task.name for task in spec.tasks] if len(spec.tasks) <= MAX_NAMED else [f"{len(spec.tasks)}-tasks"]
-    methods = [method.name for method in spec.methods[1:] or spec.methods]
-    return folder_of("-".join([*tasks, *methods]), {**identity, **selection_of(spec)})
+    return "-".join([*tasks, *(method.name for method in spec.methods[1:] or spec.methods)])
 
 
 def folder_of(names: str, asked: Mapping[str, Any]) -> Path:

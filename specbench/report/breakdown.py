@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import permutations
 
 from specbench.core.table import Table
-from specbench.report.captions import bridges, why_unranked
+from specbench.report.captions import MARK, bridges, marked, marked_warnings, why_unranked
 from specbench.report.columns import COST, METHOD, RowColumn, acceptance_column, cells_of
 from specbench.results.metric_format import NULL, number, without_digest
 from specbench.results.row import Row
@@ -44,7 +44,7 @@ def breakdown_table(rows: Sequence[Row]) -> Table:
 
     def verification_cost(row: Row) -> str:
         own, plain = _seconds_per_pass(row), baseline and _seconds_per_pass(baseline)
-        return number(own / plain if own and plain else None, 2)
+        return marked(number(own / plain if own and plain else None, 2), row, {"cheap_passes"})
 
     columns = [
         METHOD, part_column("all", "all"), *(part_column(part, heading) for part, (_, heading) in PARTS.items()),
@@ -52,10 +52,12 @@ def breakdown_table(rows: Sequence[Row]) -> Table:
         RowColumn("draft\ncost c", True, cell=COST.cell), RowColumn("verify\ncost v", True, cell=verification_cost),
     ]  # fmt: skip
     explanation = explanation_line(rows)
+    has_marks = any({"cheap_passes", "uneven_drafts"} & marked_warnings(row).keys() for row in rows)
     caption = [
         "tokenizer: retokenization and stop strings; other: Python and caches",
         "draft cost c: the median draft pass in median target passes",
         "verification cost v: the mean verifying pass ÷ the mean pass of ar; the expected speed-up assumes 1",
+        *([f"{MARK} at c or v: see its line below the table of speed-ups"] if has_marks else []),
         *([explanation] if explanation else []),
     ]
     title = f"{without_digest(rows[0].task)} · {rows[0].subset} · ms per token"

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from textwrap import shorten
 from typing import Any, Protocol
 
@@ -343,8 +343,9 @@ def score_heading(rows: Sequence[Row]) -> str:
     return metric_of(names.pop()).label if len(names) == 1 else "score"
 
 
+UNSCORED = "not scored (excluded from means)"
 COUNTS_OF_ANSWERS = {
-    "num_unscored": "not scored (excluded from means)",
+    "num_unscored": UNSCORED,
     "num_programs_ended": "programs that a limit ended (time, output), counted as wrong",
     "num_unjudged": "not rated by the judge (excluded from the mean rating)",
 }
@@ -357,8 +358,9 @@ SHARES_OF_ANSWERS = {
 PAUSE = " (--set drafter.beyond_context=pause lets the drafter pause there instead)"
 
 
-def score_notes(rows: Sequence[Row]) -> list[str]:
-    """Returns the lines on scores: what they are, what else says how good the answers are, and what was not scored."""
+def score_notes(rows: Sequence[Row], why_unscored: str = "") -> list[str]:
+    """Returns the lines on scores: what they are, what else says how good the answers are, and what was not scored.
+    `why_unscored`: the reason, if it is known."""
     parts = [row for row in rows if row.subset != ALL] or rows
     lines = []
     if len({row.quality for row in rows if row.quality is not None}) > 1:
@@ -367,7 +369,8 @@ def score_notes(rows: Sequence[Row]) -> list[str]:
         lines.append(f"{metric_of(name).label}: {_by_subset(parts, [row.signatures.get(name) for row in parts])}")
     notes = [dict(_notes(row)) for row in rows]
     for name in dict.fromkeys(name for own in notes for name in own):
-        lines.append(f"{name}: {_with_subsets(rows, [own.get(name) for own in notes])}")
+        reason = f", because {why_unscored}" if name == UNSCORED and why_unscored else ""
+        lines.append(f"{name}: {_with_subsets(rows, [own.get(name) for own in notes])}{reason}")
     return lines
 
 
@@ -381,10 +384,10 @@ def _notes(row: Row) -> Iterator[tuple[str, str]]:
         yield "language of the answers", "cannot be identified"
     # 2. Answers that were not scored, or only in part.
     for name, meaning in COUNTS_OF_ANSWERS.items():
-        if number := row.value(name):
+        if row.has(name) and (number := row.value(name)):
             yield meaning, counted(round(number), "answer")
     for name, meaning in SHARES_OF_ANSWERS.items():
-        pair = row.value(f"{name}_ar"), row.value(name)
+        pair = [row.value(each) if row.has(each) else None for each in (f"{name}_ar", name)]
         if any(pair):
             yield meaning, " → ".join(f"{100 * (each or 0):.1f}" for each in pair)
     # 3. What the context of a model cut.
@@ -408,23 +411,25 @@ def _notes(row: Row) -> Iterator[tuple[str, str]]:
         yield f"{beyond} (max_position_embeddings of its config.json)", f"{context.share_beyond:.0%}"
 
 
-def why_unscored(problems: Counter[str]) -> str | None:
-    """Returns a line with the most frequent reason for missing scores; None if none is missing."""
-    if not problems:
-        return None
-    reason, count = problems.most_common(1)[0]
-    num_other = problems.total() - count
-    other = f"; {num_other} for other reasons (see `problem` in the records)" if num_other else ""
-    return f"not scored: {counted(count, 'answer')}, because {' '.join(reason.split())}{other}"
+def reasons_by_task(problems: Mapping[tuple[str, str], int]) -> dict[str, str]:
+    """Returns by task the most frequent reason for missing scores. `problems`: number of answers by task and reason."""
+    found = {}
+    for task in dict.fromkeys(task for task, _ in problems):
+        own = Counter({reason: number for (of, reason), number in problems.items() if of == task})
+        reason, count = own.most_common(1)[0]
+        num_other = own.total() - count
+        other = f"; {num_other} of all methods for other reasons (see `problem` in the records)" if num_other else ""
+        found[task] = " ".join(reason.split()) + other
+    return found
 
 
 def _is_reported(row: Row, name: str) -> bool:
     """Returns whether a caption reports a metric: always for texts without a reference; for others the language share
     if it is low, and the judge's rating in addition to the main score."""
+    values = [row.value(each) or 0.0 for each in (name, f"{name}_ar") if row.has(each)]
     if name == JUDGED:
-        return row.quality != JUDGED and any(map(row.value, (name, f"{name}_ar")))
-    shares = [value for value in map(row.value, (name, f"{name}_ar")) if value is not None]
-    low = name == "language_share" and min(shares, default=1.0) < IN_LANGUAGE
+        return row.quality != JUDGED and any(values)
+    low = name == "language_share" and min(values, default=1.0) < IN_LANGUAGE
     return name in row.metrics and (row.quality == "loop_free" or low)
 
 
@@ -443,8 +448,10 @@ class HasWarnings(Protocol):
     def warnings(self) -> tuple[RowWarning, ...]: ...
 
 
-def marked(text: str, row: HasWarnings) -> str:
-    return f"{text} {MARK}" if marked_warnings(row) else text
+def marked(text: str, row: HasWarnings, codes: Collection[str] | None = None) -> str:
+    """Returns a number with a mark if the row has a warning, or one of these codes."""
+    found = marked_warnings(row).keys()
+    return f"{text} {MARK}" if (found if codes is None else found & set(codes)) else text
 
 
 def marked_warnings(row: HasWarnings) -> dict[str, str]:

@@ -21,7 +21,7 @@ def metric_column(name: str, heading: str = "", digits: int = 3, factor: float =
     """Returns the column of a metric. `heading`: by default the label that the metric declares. `factor`: printed value
     ÷ metric."""
     heading = heading or metric_of(name).label
-    return RowColumn(heading, True, cell=lambda row: number(row.metric(name), digits, factor), metric=name)
+    return RowColumn(heading, True, cell=lambda row: number(row.metrics.get(name), digits, factor), metric=name)
 
 
 def speed_column(name: str, heading: str) -> RowColumn:
@@ -81,7 +81,10 @@ DRAFTER = RowColumn("drafter", width=13, cell=_drafter_name)
 N = RowColumn("n", True, cell=lambda row: str(row.n))
 NUM_DRAFT_TOKENS = RowColumn("γ", True, cell=lambda row: str(row.num_draft_tokens))
 LENGTH = metric_column("mean_acceptance_length", digits=2)
-COST = metric_column("cost_ratio")
+COST = RowColumn(
+    metric_of("cost_ratio").label, True, metric="cost_ratio",
+    cell=lambda row: marked(number(row.metric("cost_ratio"), 3), row, {"uneven_drafts"}),
+)  # fmt: skip
 SPEED = speed_column("tokens_per_second", "tok/s")
 SPEED_OF_AR = speed_column("tokens_per_second_ar", "tok/s\nar")
 SPEEDUP = marked_ratio("speedup", "speed-up\n95 % interval")

@@ -79,9 +79,9 @@ def rank_rows(sides: Sequence[RowWithRecords], metric: str) -> list[RankedRow]:
     # 1. The order: by value, then what has no value, then what is not ranked.
     sign = 1 if metric_of(metric).lower_is_better else -1
     drafters = [side for side in sides if why_unranked(side.row) is None]
-    present = [(value, side) for side in drafters if (value := side.row.value(metric)) is not None]
-    valued = [side for _, side in sorted(present, key=lambda each: sign * each[0])]
-    without = [side for side in drafters if side.row.value(metric) is None]
+    present = [side for side in drafters if side.row.has(metric)]
+    valued = sorted(present, key=lambda side: sign * (side.row.value(metric) or 0.0))
+    without = [side for side in drafters if not side.row.has(metric)]
     rest = [RankedRow(side, None, None) for side in (*without, *(side for side in sides if why_unranked(side.row)))]
     if not valued:
         return rest

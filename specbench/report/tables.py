@@ -1,7 +1,7 @@
 """Rows → tables: one method by subset, several methods and tasks, draft trees, times by part, servers, loads."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from specbench.core.console import counted
@@ -61,7 +61,7 @@ from specbench.results.metrics import LEVEL_CHANCES, numbered_metrics
 from specbench.results.row import ALL, Row
 
 
-def run_table(rows: Sequence[Row]) -> Table:
+def run_table(rows: Sequence[Row], why_unscored: str = "") -> Table:
     """Returns a table of one task and one method: a line per subset, then "all". Raises ValueError for no rows, and for
     rows of several tasks or methods."""
     if len({(row.task, row.method) for row in rows}) != 1:
@@ -75,7 +75,11 @@ def run_table(rows: Sequence[Row]) -> Table:
     cells: list[Sequence[str]] = [*cells_of(rows, columns)]
     if len(rows) > 1 and rows[-1].subset == ALL:
         cells.insert(-1, RULE)
-    caption = [*caption_lines(rows), *warning_lines(rows, [row.subset for row in rows]), *score_notes(rows)]
+    caption = [
+        *caption_lines(rows),
+        *warning_lines(rows, [row.subset for row in rows]),
+        *score_notes(rows, why_unscored),
+    ]
     return Table(f"{without_digest(rows[0].task)} · {without_digest(rows[0].method)}", columns, cells, caption)
 
 
@@ -338,14 +342,17 @@ def break_even_line(rows: Sequence[Row]) -> str:
 
 @dataclass(frozen=True)
 class RunRows:
-    """The rows of a run or of a leaderboard file, as the tables that a run prints."""
+    """The rows of a run or of a leaderboard file, as the tables that a run prints. `why_unscored`: by task the reason
+    why answers have no score, if it is known."""
 
     rows: Sequence[Row]
+    why_unscored: Mapping[str, str] = field(default_factory=dict, kw_only=True)
 
     def tables(self) -> Iterator[Table]:
         """Yields a table for each method, then the comparison, the draft trees and the time breakdown of each task, an
         overview of several tasks, and the tables of loads."""
-        yield from map(run_table, self.by_method())
+        for rows in self.by_method():
+            yield run_table(rows, self.why_unscored.get(rows[0].task_name, ""))
         groups = self.by_task()
         for group in groups:
             if len(group) > 2:

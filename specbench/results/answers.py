@@ -317,14 +317,14 @@ class RunAnswers:
 
     Of a run with more than MOST_KEPT answers, memory holds AR's and those of the two methods that were asked for last;
     they are read again from `records`. `decodes_with`: of each method. `problems`: how often answers have no score, by
-    the reason. `looping`: the prompts to which some method, AR included, gave an answer with a loop.
+    task and reason. `looping`: the prompts to which some method, AR included, gave an answer with a loop.
     """
 
     def __init__(
         self, decodes_with: Mapping[str, str], languages: Languages, records: RecordStore | None = None
     ) -> None:
         self.records = records
-        self.problems: Counter[str] = Counter()
+        self.problems: Counter[tuple[str, str]] = Counter()
         self.looping: set[Key] = set()  # turn and repeat 0
         self._decodes_with, self._languages = decodes_with, languages
         self._answers: dict[tuple[str, str], dict[Key, Answer]] = {}
@@ -336,7 +336,7 @@ class RunAnswers:
     def add(self, record: Record) -> None:
         """Raises ValueError, which names the record, for a generation that does not tell which model decoded it."""
         for method, generation in record.methods.items():
-            self.problems.update([generation.problem] if generation.problem else [])
+            self.problems.update([(record.task, generation.problem)] if generation.problem else [])
             if method == BASELINE or self._num_kept <= MOST_KEPT:
                 num_loop_tokens = self._keep(record, method).num_loop_tokens
                 self._num_kept += 1

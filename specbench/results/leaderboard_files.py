@@ -16,7 +16,7 @@ from specbench.core.errors import ConfigError
 from specbench.results.conditions import FieldDifference, Sourced, check_together, conflicts, differences
 from specbench.results.leaderboard import ROWS, check_writable, edit_rows, load, merge_rows, read
 from specbench.results.metric_format import number
-from specbench.results.row import LATER_METRICS, UNVERIFIABLE_FIELDS, Evidence, Row
+from specbench.results.row import LATER_METRICS, LATER_WARNINGS, UNVERIFIABLE_FIELDS, Evidence, Row
 from specbench.results.runs import RecordedRun, RecordedRuns, finished_run, run_folder_of
 from specbench.results.verdict import FAILS_BELOW
 from specbench.tasks.judge import JUDGED
@@ -278,6 +278,10 @@ def compare_with_run(
             warnings = tuple(each for each in own.warnings if each.code != told)
             own = own.model_copy(update={"metrics": metrics, "warnings": warnings})
             stated.append(told)
+    if newer := sorted(LATER_WARNINGS & {each.code for each in own.warnings} - {each.code for each in row.warnings}):
+        warnings = tuple(each for each in own.warnings if each.code not in newer)
+        own = own.model_copy(update={"warnings": warnings})
+        stated += [f"warning {name}" for name in newer]
     for name, is_added in (  # which a row of an earlier version lacks
         ("differences", row.differences is None),
         (

@@ -15,10 +15,13 @@ from pydantic import (
     model_validator,
 )
 
+from specbench.core.errors import ConfigError, nearest
 from specbench.core.values import all_known, text_digest
 from specbench.models.near_ties import Divergence
 from specbench.records.generation import WarmUpRecord
 from specbench.results.fairness import FairnessSummary, GroupNumbers
+from specbench.results.metric_format import OF_SCORES, find_metric
+from specbench.results.row_metrics import ROW_METRICS
 from specbench.specs.components import RowEngine
 from specbench.statistics.bootstrap import INTERVALS, SMALL_SAMPLE, Estimate, FilePart, Intervals
 
@@ -70,6 +73,7 @@ LATER_METRICS = {
         *(f"{name}_p{share}_seconds" for name in ("ttft", "tpot", "itl", "e2e") for share in (90, 95)),
     }),
 }  # fmt: skip
+LATER_WARNINGS = frozenset({"cheap_passes", "uneven_drafts"})
 # The outcome of a measurement; all other fields identify what was measured.
 RESULT_FIELDS = frozenset(
     {
@@ -213,7 +217,7 @@ class RowWarning(FilePart):
 
     code: Literal[
         "wide_interval", "few_prompts", "ar_drift", "not_steady", "implausible", "trained_on_test",
-        "misread_head", "loops",
+        "misread_head", "loops", "cheap_passes", "uneven_drafts",
         # of servers
         "baseline_unchecked", "drafts_nothing", "caches_unknown", "memory_not_stated", "settings_differ", "learns",
         "slow_client", "read_late", "answers_differ", "few_turns", "tokenizer_unchecked", "idle_unchecked",
@@ -381,11 +385,27 @@ class Row(FilePart):
         return self.task_name, self.subset, self.method_name
 
     def metric(self, name: str | None) -> Estimate:
-        """Returns a metric, empty if the row has none of this name."""
+        """Returns a metric with its interval; an empty one if the row has no value of it, or without a name. Raises
+        ConfigError for a name that no metric has."""
+        if name and name not in self.metrics:
+            self._check_metric(name)
         return self.metrics.get(name or "", Estimate())
 
     def value(self, name: str) -> float | None:
+        """Returns the value of a metric; None if the row has none. Raises ConfigError for a name that no metric has."""
         return self.metric(name).value
+
+    def has(self, name: str) -> bool:
+        """Returns whether the row has a value of a metric; False for a name that no metric has."""
+        return self.metrics.get(name, Estimate()).value is not None
+
+    def _check_metric(self, name: str) -> None:
+        # A score may have been declared elsewhere: by lm-eval, or by a plug-in that is not installed here.
+        of_score = {f"{self.quality}{end}" for end in ("", *OF_SCORES)}
+        if name not in of_score and find_metric(name) is None:
+            known = {*self.metrics, *ROW_METRICS}
+            listed = "`specbench list metrics` explains all"
+            raise ConfigError(f"row {self.place}: no metric '{name}': {nearest(name, known, listed)}")
 
     @property
     def examples(self) -> dict[str, int]:

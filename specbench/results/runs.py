@@ -171,10 +171,10 @@ class RecordedRun:
         judge = row.signatures.get(JUDGED)
         if judge is None:
             return RecordList(records, keys)
-        from specbench.tasks.judge.judgements import with_ratings
+        from specbench.tasks.judge.judgements import rated_record
 
         ratings = self._ratings_by(judge)
-        return RecordList(records, keys, lambda record: with_ratings(record, ratings))
+        return RecordList(records, keys, lambda record: rated_record(record, ratings))
 
     def keys_of_row(self, row: Row) -> list[Key]:
         keys = keys_of(self.records, row.task_name, row.examples, row.repeats)

@@ -14,7 +14,7 @@ from specbench.results.metric_format import with_interval
 from specbench.results.row import Row, RowWarmUp, RowWarning
 from specbench.results.verdict import control_outcomes
 from specbench.statistics import special
-from specbench.statistics.bootstrap import SMALL_SAMPLE, TAILS, Array, Estimate
+from specbench.statistics.bootstrap import SMALL_SAMPLE, TAILS, Array, Estimate, Resampler
 
 MIN_PROMPTS = 5  # in each third; with fewer, one slow prompt would look like a drift
 MANY_PROMPTS = SMALL_SAMPLE // 3  # in each third; with fewer, the jackknife errors are too uncertain
@@ -102,6 +102,8 @@ def warnings_of(
         "so it may know them better than others: measure prompts that it was not trained on, or train it on others",
         "misread_head": misread_head(row, own),
         "loops": loops(row),
+        "cheap_passes": cheap_passes(row, own, baseline),
+        "uneven_drafts": uneven_drafts(row, own, baseline),
         **(served_warnings(row, own, baseline, identity) if identity and row.served and not row.is_baseline else {}),
     }
     return tuple(RowWarning.model_validate({"code": code, "text": text}) for code, text in texts.items() if text)
@@ -217,6 +219,53 @@ def loops(row: Row) -> str | None:
     return (
         f"{own:.0%} of its answers and {baseline:.0%} of ar's repeat themselves in loops; the prompts at which no "
         f"method does give {' and '.join(changed)}: judge by these, or measure other prompts or fewer new tokens"
+    )
+
+
+NEARLY = 0.95  # v without an interval, from which on it may be 1
+
+
+def cheap_passes(row: Row, own: Sequence[Answer], baseline: Sequence[Answer]) -> str | None:
+    """Warns of verifying passes that took less time than AR's passes over one token (v < 1), which read less. Whoever
+    runs own code or a server may differ from the baseline in more than drafts."""
+    has_other_passes = row.served is not None or not {"decoder", "decodes_with"}.isdisjoint(row.options)
+    if row.is_baseline or has_other_passes or not own or len(own) != len(baseline):
+        return None
+    sums: list[list[float]] = []
+    for side in (own, baseline):
+        sums += [each.target_seconds for each in side], [each.num_steps for each in side]
+    cost = Resampler.of(own, row.seed).ratio(*sums)
+    if cost.value is None or not (cost.value < NEARLY if cost.high is None else cost.high < 1):
+        return None
+    return (
+        f"v = {with_interval(cost)}: a verifying pass took less time than AR's pass over one token, which reads less, "
+        "so AR ran slower than it can, and the speed-up is not of drafts alone: measure again with nothing else "
+        "running, or take an --engine or --pass-width whose passes over one token are not slower (`specbench roofline`)"
+    )
+
+
+UNEVEN = 1.25  # mean ÷ median of draft passes, or the reverse
+MATTERS = 0.05  # of a target pass: a smaller error of a step's drafts changes no speed-up that counts
+
+
+def uneven_drafts(row: Row, own: Sequence[Answer], baseline: Sequence[Answer]) -> str | None:
+    """Warns of a draft cost c, a ratio of medians, that is far from the ratio of means, which the speed-up follows."""
+    cost = row.value("cost_ratio")
+    drafts, plain = (
+        np.concatenate([np.zeros(0), *(getattr(each, name) for each in side)])
+        for side, name in ((own, "draft_passes"), (baseline, "token_passes"))
+    )
+    num_steps = sum(each.num_steps for each in own)
+    if not cost or not len(drafts) or not plain.sum() or not num_steps:
+        return None
+    mean = float(drafts.mean() / plain.mean())
+    is_uneven = max(mean / cost, cost / mean) > UNEVEN
+    if not is_uneven or abs(mean - cost) * len(drafts) / num_steps < MATTERS:
+        return None
+    first, last = np.percentile(drafts, [10, 90]) / np.median(plain)
+    return (
+        f"c = {cost:.3f} is a ratio of medians, but a draft pass took {mean:.3f} target passes on average (eight of "
+        f"ten took {first:.3f} to {last:.3f}): drafts cost what the average says, while the expected speed-up uses c"
     )
 
 

@@ -2,31 +2,42 @@
 read and nothing is written."""
 
 from functools import partial
+from pathlib import Path
 from statistics import fmean, median
 
 from rich.console import Console
 
 from specbench.core.console import counted, say
-from specbench.core.environment import EMBEDDED
+from specbench.core.environment import EMBEDDED, OBJECT
+from specbench.core.errors import ConfigError
 from specbench.core.table import Table, number_columns, text_columns
-from specbench.models.loading import load_model
+from specbench.decoding.build import make_drafter
+from specbench.decoding.sampling import Sampling
+from specbench.models.gguf.files import is_gguf
+from specbench.models.heads.checkpoints import weights_of
+from specbench.models.loading import is_local, load_model, model_source
 from specbench.records.records import Record, RecordFile
 from specbench.results.metric_format import NULL
-from specbench.running.models import load_models
+from specbench.running.models import LoadedModels, load_models
 from specbench.running.plan import SubsetRun, load_requested, make_subset_runs, without_calibration
-from specbench.running.request import Request, request_notes, resolve
+from specbench.running.request import PATH_DRAFTERS, Request, request_notes, resolve
 from specbench.specs.method import MethodSpec
+from specbench.specs.run import RunSpec
 
 
 def dry_run(request: Request, console: Console) -> Table:
     """Returns a table of the prompts of each subset, with the methods, the models and the records that are there.
     Raises ConfigError for what is wrong with the request, its data or its prompts."""
-    request, spec, _ = resolve(request)
+    request, spec, left_out = resolve(request)
     for line in request_notes(request, spec):
         say(console, line)
     loaded = without_calibration(load_requested(spec, spec.target.startswith(EMBEDDED), console), spec.methods)
     # Drafters of heads and stores need the target's weights: only AR gets a decoder, and its prompts are those of all.
     models = load_models(spec, partial(load_model, weights=False))
+    check_files(spec, models, left_out)
+    if left_out:
+        say(console, "--method all leaves out " + "; ".join(f"{name}: {why}" for name, why in left_out.items()))
+        spec = spec.model_copy(update={"methods": tuple(each for each in spec.methods if each.name not in left_out)})
     runs = make_subset_runs(spec.model_copy(update={"methods": spec.methods[:1]}), models, loaded)
     done = [] if request.output is None else list(RecordFile(request.output / "records.jsonl").stream())
     rows = [line_of(run, spec.repeats, done) for run in runs]
@@ -50,6 +61,48 @@ def dry_run(request: Request, console: Console) -> Table:
         *text_columns("data", "scorer"), *number_columns("measured"),
     )  # fmt: skip
     return Table("what would be measured", columns, rows, caption, num_keys=2)
+
+
+def check_files(spec: RunSpec, models: LoadedModels, left_out: dict[str, str] | None) -> None:
+    """Raises ConfigError for a model, a head, a table, a profile or a memory that is named and not there. `left_out`:
+    of "all" methods, those that lack something are added with the reason instead."""
+    check_weights(spec.target, f"model '{spec.target}'")
+    for method in spec.methods:
+        try:
+            for part in method.parts:
+                check_drafter(part, spec, models)
+        except ConfigError as error:
+            if left_out is None:
+                raise
+            left_out.setdefault(method.name, str(error))
+
+
+# Built-in drafters that read what they draft from, and not the target's weights: they are made, with all their checks.
+MADE_WITHOUT_WEIGHTS = {"ngram", "ngram_mod", "retrieval", "sam", "suffix", "synthetic"}
+
+
+def check_drafter(part: MethodSpec, spec: RunSpec, models: LoadedModels) -> None:
+    if part.decoder is not None:
+        return
+    if part.needs_drafter and (name := spec.drafter_of(part)) is not None:
+        check_weights(name, f"model '{name}'")
+    options = part.drafter.options
+    if part.drafter.type in PATH_DRAFTERS - MADE_WITHOUT_WEIGHTS and (path := options.get("path")) is not None:
+        check_weights(path, f"method '{part.name}': drafter.path = '{path}'")
+    is_cascade = part.drafter.type == "cascade" and options["level"] is None
+    if is_cascade or part.drafter.type in MADE_WITHOUT_WEIGHTS:
+        make_drafter(part, models.pair(part), Sampling(0.0))
+
+
+def check_weights(name: str, place: str) -> None:
+    """Raises ConfigError for a folder without weights. What a hub has is found when it is loaded."""
+    if is_gguf(name) or name.startswith(OBJECT):
+        return
+    try:
+        if is_local(source := model_source(name)):
+            weights_of(Path(source))
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error}") from error
 
 
 def num_of(run: SubsetRun) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from specbench.core.console import is_verbose
 from specbench.core.environment import is_installed
 from specbench.core.progress import doing
 from specbench.decoding.bridges import common_ids
@@ -20,7 +21,7 @@ from specbench.records.folder import add_environment, write_specs
 from specbench.records.records import Record
 from specbench.records.store import RecordStore
 from specbench.records.windows import read_windows
-from specbench.report.captions import why_unscored
+from specbench.report.captions import reasons_by_task
 from specbench.report.tables import RunRows
 from specbench.results.answers import BASELINE, Ratings, RunAnswers, different_answers
 from specbench.results.concurrency import load_groups, load_rows
@@ -30,10 +31,11 @@ from specbench.results.rows import MeasuredRun, MeasuredSubset, Measurement, Mod
 from specbench.results.scores import languages_of
 from specbench.results.verdict import declares_lossless
 from specbench.running.events import Events, RunListener, Trackers
+from specbench.running.finished import finished_plan
 from specbench.running.measure import Scheduler, announce_trials, schedulers, trial_seed
 from specbench.running.models import LoadedModels, has_other_vocabulary, load_models, parts, training_prompts
 from specbench.running.plan import Plan, SubsetRun, make_plan
-from specbench.running.progress import RunProgress, report_kept_results
+from specbench.running.progress import Details, RunProgress, report_kept_results
 from specbench.running.prompts import baseline_prompts, uses_chat
 from specbench.running.request import Judge, Request
 from specbench.specs.run import RunSpec
@@ -63,19 +65,22 @@ def execute(
         from specbench.report.display import check_plot
 
         check_plot(request.plot)
-    # 2. Plan: subsets with data, prompts and decoders, and the folder.
-    plan = make_plan(request, console, load or load_models)
+    # 2. Plan: subsets with data, prompts and decoders, and the folder. One that has everything needs no weights.
+    plan = finished_plan(request, console) if load is None else None
+    plan = plan or make_plan(request, console, load or load_models)
     # 3. Measure what the folder lacks, and report it: records, then rows.
-    events = Events(console, [*([RunProgress(console)] if listeners is None else listeners), *trackers])
+    shown = [*([Details(console)] if is_verbose() else []), RunProgress(console)]
+    events = Events(console, [*(shown if listeners is None else listeners), *trackers])
     measured, rows = run_plan(plan, events, request.judge)
     # 4. The leaderboard and the picture that the request names.
-    if reason := why_unscored(measured.answers.problems):
-        events.say(reason)
     if request.leaderboard is not None:
         from specbench.results.leaderboard_files import add_rows
 
         add_rows(request.leaderboard, rows, plan.folder.path)
-    outcome = RunOutcome(rows, plan.folder.records.path, request.leaderboard or plan.folder.leaderboard)
+    outcome = RunOutcome(
+        rows, plan.folder.records.path, request.leaderboard or plan.folder.leaderboard,
+        why_unscored=reasons_by_task(measured.answers.problems),
+    )  # fmt: skip
     if request.plot is not None:
         from specbench.report.display import draw
 
@@ -147,7 +152,7 @@ def measure(plan: Plan, scheduler: Scheduler, recorded: RecordStore, events: Eve
     languages = languages_of(plan.spec.tasks, is_installed("lingua"))
     with doing("comparing the answers with AR's"):
         answers = RunAnswers({each.name: each.decodes_with for each in plan.spec.methods}, languages, records)
-        measurement = measurement_of(plan, records, answers)
+        measurement = plan.measurement or measurement_of(plan, records, answers)
     add_measurement(plan.folder.path, measurement)
     if len(recorded) > num_before:
         add_environment(plan.folder.path, machine.details())

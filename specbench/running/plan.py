@@ -34,6 +34,7 @@ from specbench.models.meters import num_processes_on_gpu
 from specbench.records.folder import DATE, PRODUCTS, RunFolder, default_folder
 from specbench.records.records import Key
 from specbench.results.conditions import check_accepts_rows
+from specbench.results.rows import Measurement
 from specbench.running.models import LoadedModels, choose_products, load_models, products_by_model
 from specbench.running.prompts import (
     PromptBudget,
@@ -96,7 +97,8 @@ class SubsetRun:
 @dataclass(frozen=True)
 class Plan:
     """What a run measures, with which models, and into which folder. `command`, `settings`: the request as rows keep
-    it."""
+    it. `measurement`: of an earlier command with the same request, if its folder has all records; the models are then
+    without weights."""
 
     spec: RunSpec
     models: LoadedModels
@@ -104,6 +106,7 @@ class Plan:
     folder: RunFolder
     command: str = ""
     settings: Mapping[str, object] = field(default_factory=dict)
+    measurement: Measurement | None = None
 
     @cached_property
     def trials(self) -> "list[Trial]":

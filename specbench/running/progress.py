@@ -10,10 +10,11 @@ from pathlib import Path
 from statistics import fmean
 
 import torch
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.progress import MofNCompleteColumn
 
-from specbench.core.console import say, speed_text
+from specbench.core.console import counted, say, speed_text
 from specbench.core.errors import INTERRUPTED, ConfigError
 from specbench.core.progress import ProgressBar
 from specbench.core.table import RULE, Table, number_columns, text_columns
@@ -26,7 +27,7 @@ from specbench.results.metric_format import number
 from specbench.results.row import ALL
 from specbench.running.events import RunListener
 from specbench.running.models import has_other_vocabulary
-from specbench.running.plan import SubsetRun, Trial
+from specbench.running.plan import Plan, SubsetRun, Trial
 
 OTHER_LINES = 10  # lines of the terminal besides rows: title, headings, caption, progress bar, and a printed line
 CAPTION = "so far, without intervals; the final table follows"
@@ -110,17 +111,18 @@ class RunProgress(RunListener):
                 self._warm_ups[where] = max(0.0, now - self._reported - seconds)
         self._measuring += seconds
         self._reported = now
-        line = f"{where} · {self.summary()}{self._time_left()}"
+        start, end, width = f"{self.num_done}/{self.num_trials} {where}", self._time_left(), self.console.width
+        line = fitted(where, self.summary(), end, width)
         is_due = (is_new and self.num_measured == 1) or self.num_done == self.num_trials
-        self._bar.update(line, self.num_done, f"{self.num_done}/{self.num_trials} {line}", is_due)
+        self._bar.update(line, self.num_done, fitted(start, self.summary(), end, width), is_due)
 
-    def summary(self) -> str:
+    def summary(self) -> list[str]:
         """Returns tokens/s of every method, and α if draft tokens were verified."""
         parts = []
         for name in (name for name, place in self._answers if place == EVERYWHERE):
             speed, _, _, alpha = self._answers[name, EVERYWHERE].figures
             parts.append(f"{name} {speed_text(speed or 0.0)} tok/s" + ("" if alpha is None else f" α {alpha:.2f}"))
-        return " · ".join(parts)
+        return parts
 
     def _time_left(self) -> str:
         if not self.num_measured:
@@ -128,7 +130,7 @@ class RunProgress(RunListener):
         seconds = self._measuring / self.num_measured * (self.num_trials - self.num_done)
         later = list(self._warm_ups.values())[1:] or list(self._warm_ups.values())  # the first is the longest
         seconds += fmean(later) * max(0, len(self._runs) - len(self._warm_ups))
-        return f" · {seconds:.0f} s left" if seconds >= 1 else ""
+        return f"{seconds:.0f} s left" if seconds >= 1 else ""
 
     def tables(self) -> Iterator[Table]:
         """Yields the table of the task that was measured last; none before the first trial and without a terminal."""
@@ -158,6 +160,73 @@ class RunProgress(RunListener):
             figures = [number(alpha, 3), number(length, 2), number(plain, 1), number(own, 1), number(speedup, 2)]
             rows.append(["" if rows else place[1], method.name, str(len(answers.prompts)), *figures])
         return rows
+
+
+def fitted(start: str, parts: Sequence[str], end: str, width: int) -> str:
+    """Returns the parts between start and end as one line, the last ones replaced by their number if it is too wide."""
+    for num_kept in range(len(parts), -1, -1):
+        more = f"{len(parts) - num_kept} more" if num_kept < len(parts) else ""
+        line = " · ".join(filter(None, [start, *parts[:num_kept], more, end]))
+        if cell_len(line) <= width:
+            break
+    return line if cell_len(line) <= width else f"{set_cell_size(line, width - 1).rstrip()}…"
+
+
+class Details(RunListener):
+    """What --verbose tells of a run: versions, engine and methods before it, and each answer that is measured."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    def run_started(self, plan: Plan) -> None:
+        where = plan.folder.identity["environment"]
+        versions = ", ".join(f"{name} {number or 'unknown'}" for name, number in where["versions"].items())
+        say(self.console, f"versions: {versions}")
+        say(self.console, f"commit: {where.get('commit') or 'unknown'}")
+        say(self.console, f"machine: {where['device']}, {where['dtype']}, {where['attention']}")
+        say(self.console, f"engine: {where['engine']} ({why_engine(plan)})")
+        for method in plan.spec.methods:
+            name = None if method.decoder is not None or not method.needs_drafter else plan.spec.drafter_of(method)
+            drafter = "" if method.decoder is not None else f", drafter {name or method.drafter.type}"
+            rule = "" if method.decoder is not None else f", rule {method.verification.rule}"
+            say(self.console, f"method {method.name}: {counted(method.num_draft_tokens, 'draft token')}{drafter}{rule}")
+
+    def trial_recorded(self, trial: Trial, record: Record, is_new: bool) -> None:
+        if not is_new:
+            return
+        repeat = f", repeat {record.repeat}" if record.repeat else ""
+        turn = f", turn {record.turn}" if record.turn else ""
+        say(self.console, f"{record.task}/{record.subset} example {record.id}{repeat}{turn}:")
+        alone = {decoder.method.name: decoder.method.decodes_with for decoder in trial.run.decoders}
+        for name, generation in record.methods.items():
+            own = Answer.of(generation, alone.get(name, "target"))
+            seconds = (own.ttft_seconds or 0.0) + own.decode_seconds
+            parts = [counted(own.num_new_tokens, "token"), f"{seconds:.2f} s"]
+            if own.num_timed_tokens > 0 and own.decode_seconds:
+                parts.append(f"{speed_text(own.num_timed_tokens / own.decode_seconds)} tok/s")
+            if own.num_steps and name != "ar":
+                parts.append(f"τ {own.num_emitted / own.num_steps:.2f}")
+            if own.num_verified:
+                parts.append(f"α {own.num_accepted / own.num_verified:.2f}")
+            if generation.score is not None:
+                parts.append(f"score {generation.score:g}")
+            say(self.console, fitted(f"  {name}", parts, generation.finish, self.console.width))
+
+
+def why_engine(plan: Plan) -> str:
+    """Returns why the target's passes have their engine."""
+    spec, target = plan.spec, plan.models.target
+    if spec.servers is not None:
+        return "the passes are the servers'"
+    if target.why_eager is not None:
+        return f"not {spec.engine}: {target.why_eager}"
+    if spec.engine != "auto":
+        return f"--engine {spec.engine}"
+    if target.engine == "llama.cpp":
+        return "--engine auto: the target is a GGUF file"
+    if any(part.decoder is not None for method in spec.methods for part in method.parts):
+        return "--engine auto: code of a method runs its own passes"
+    return f"--engine auto: graphs on CUDA, else eager; the target is on {target.device.type}"
 
 
 def _shown(run: SubsetRun) -> tuple[Decoder, ...]:

@@ -237,8 +237,10 @@ FOLDER = "folder"
 
 
 def without_folders(drafter: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a drafter with its options, the folders of its texts replaced by a word: rows have the digest of the
-    texts, and their place does not matter."""
+    """Returns a drafter with its options, the folders of its texts, and of those of the drafter that drafts for it,
+    replaced by a word: rows have the digest of the texts, and their place does not matter."""
+    if isinstance(inner := drafter.get("inner"), Mapping):
+        return {**drafter, "inner": without_folders(inner)}
     if drafter.get("type") not in ("suffix", "sam", "ngram_mod"):
         return dict(drafter)
     return {

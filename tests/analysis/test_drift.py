@@ -152,6 +152,34 @@ def test_the_tables_say_what_changed(specbench: Run, greedy: Path, other: Path) 
     assert "10 prompts" in told and "different: target, " in told
 
 
+@pytest.fixture
+def without_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading weights is an error."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("weights are read")
+
+    monkeypatch.setattr("specbench.models.loading.load_network", refuse)
+
+
+@pytest.mark.usefixtures("without_weights")
+def test_a_changed_prompt_is_told_before_weights_are_read(
+    specbench: Run, greedy: Path, other: Path, tmp_path: Path
+) -> None:
+    row = json.dumps({"question": "How many?", "answer_number": 7})
+    for subset in ("en", "de"):
+        (tmp_path / f"{subset}.jsonl").write_text(f"{row}\n" * 5)
+    code, _, err = specbench("drift", "--before", f"{greedy}:sd", "--after", str(other), "--data", str(tmp_path))
+    assert code == 2 and "was measured with a different prompt" in " ".join(err.split()), err
+
+
+@pytest.mark.usefixtures("without_weights")
+def test_a_task_without_references_is_told_before_weights_are_read(specbench: Run) -> None:
+    words = ("drift", "--target", TARGET, "--drafter", DRAFTER, "--task", "story", "--data", "sample")
+    code, _, err = specbench(*words, "--limit", "2", "--change", f"drafter={TARGET}")
+    assert code == 2 and "has no reference text" in " ".join(err.split()), err
+
+
 def test_models_are_compared_without_a_run(specbench: Run) -> None:
     words = ("drift", "--target", TARGET, "--drafter", DRAFTER, "--task", "wmt", "--data", "sample", "--limit", "5")
     code, out, err = specbench(*words, "--change", f"drafter={TARGET}", "--json")

@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -17,7 +18,8 @@ import pytest
 
 from specbench import __version__
 from specbench.cli import main
-from specbench.core.console import be_quiet
+from specbench.core.console import be_quiet, be_verbose
+from specbench.models.sources import model_source
 from specbench.results.leaderboard import load
 from specbench.running import measure as runner
 from specbench.specs.catalogue import method_names, task_names
@@ -276,6 +278,45 @@ def test_a_dry_run_tells_and_writes_nothing(specbench: Specbench, tmp_path: Path
     assert code == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("suffix", "--set", "drafter.memory=gone"), "method 'suffix': drafter.memory = 'gone': there is no gone"),
+        (("sam", "--set", "drafter.corpus=gone"), "method 'sam': "),
+        (("inner.yaml",), "method 'inner': drafter.inner: drafter.memory = 'gone': there is no gone"),
+        (("synthetic", "--set", "drafter.profile=gone.json"), "gone.json"),
+        (
+            ("eagle3", "--set", "drafter.path=./bare"),
+            "method 'eagle3': drafter.path = './bare': the folder bare has no",
+        ),
+        (
+            ("medusa", "--set", "drafter.path=./bare"),
+            "method 'medusa': drafter.path = './bare': the folder bare has no",
+        ),
+        (("sd", "--drafter", "./bare"), "model './bare': the folder bare has no weights"),
+    ],
+)
+def test_a_dry_run_finds_a_missing_file(
+    words: tuple[str, ...], says: str, specbench: Specbench, tmp_path: Path
+) -> None:
+    source = Path(model_source("embedded:drafter"))
+    shutil.copytree(source, tmp_path / "bare", ignore=shutil.ignore_patterns("*.safetensors"))
+    inner = "{type: cascade, inner: {type: suffix, memory: gone}}"
+    method = f"name: inner\nversion: 1\ntitle: i\ndrafter: {inner}\nverification: {{rule: rejection}}\n"
+    (tmp_path / "inner.yaml").write_text(f"{method}num_draft_tokens: 4\n")
+    common = ("run", "--task", "mgsm", "--subset", "en", "--limit", "1", "--data", "sample", "--dry-run", "--method")
+    code, out, err = specbench(*common, *words)
+    assert (code, out) == (2, "") and says in " ".join(err.split()), err
+
+
+def test_a_dry_run_of_all_methods_tells_those_that_lack_something(specbench: Specbench, tmp_path: Path) -> None:
+    code, out, err = specbench(
+        "run", "--task", "mgsm", "--method", "all", "--subset", "en", "--limit", "1", "--dry-run"
+    )
+    assert code == 0, err
+    assert "methods: ar, " in " ".join(out.split())
+
+
 def test_quiet_leaves_out_notes_but_no_warning_and_no_result(
     specbench: Specbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,6 +332,27 @@ def test_quiet_leaves_out_notes_but_no_warning_and_no_result(
         be_quiet(False)
     code, _, err = specbench(*words)
     assert code == 0 and "measuring 1 example into" in err
+
+
+def test_verbose_tells_versions_the_engine_and_each_answer(specbench: Specbench) -> None:
+    words = ("run", "--task", "mgsm", "--method", "sd", "--subset", "en", "--limit", "1",
+             "--set", "generation.max_new_tokens=4")  # fmt: skip
+    try:
+        for number, verbose in enumerate(((*words, "-v"), ("--verbose", *words))):
+            code, out, err = specbench(*verbose, "--output", f"run{number}")
+            assert code == 0 and "speed-up" in out, err
+            told = " ".join(err.split())
+            assert "versions: python " in told and f"specbench {__version__}" in told and "commit: " in told
+            assert "engine: eager (--engine auto: graphs on CUDA, else eager; the target is on cpu)" in told
+            assert "method sd: 5 draft tokens, drafter embedded:drafter, rule rejection" in told
+            assert re.search(r"mgsm/en example \S+: ar · 4 tokens · [\d.]+ s · [\d.]+ tok/s", told), err
+            assert re.search(r" sd · 4 tokens · [\d.]+ s · [\d.]+ tok/s · τ [\d.]+ · α [\d.]+", told), err
+            be_verbose(False)
+        code, _, err = specbench(*words, "-v", "-q", "--output", "run2")
+        assert code == 0 and "versions" not in err, "quiet wins"
+    finally:
+        be_quiet(False)
+        be_verbose(False)
 
 
 def test_a_shell_completes_commands_and_the_last_of_several_names(

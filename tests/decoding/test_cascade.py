@@ -1,6 +1,7 @@
 """A drafter that is itself speculative: its draft has the draft model's law, whatever drafts for the draft model."""
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from specbench.decoding.sampling import Distributions, Sampling, process
 from specbench.decoding.verification import VerificationRule, rejection
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model
+from specbench.results.leaderboard import load
 from specbench.running.capture_plan import compile_requirements
 from specbench.running.models import LoadedModels
 from specbench.specs.catalogue import load_method
@@ -528,6 +530,34 @@ def test_three_models_run(specbench: Callable[..., tuple[int, str, str]], tmp_pa
     names = [load_model(f"embedded:{name}", weights=False) for name in ("drafter", "drafter-scdf")]
     assert identity["name"] == "embedded:drafter after embedded:drafter-scdf"
     assert identity["revision"] == ", ".join(str(each.revision) for each in names)
+
+
+def test_the_answers_that_an_inner_drafter_copies_identify_the_run_and_their_place_does_not(
+    specbench: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    words = ("run", "--task", "mgsm", "--subset", "en", "--data", "sample", "--limit", "2", "--threads", "1",
+             "--set", "generation.max_new_tokens=8")  # fmt: skip
+    code, _, said = specbench(*words, "--method", "pld", "--output", "before")
+    assert code == 0, said
+    shutil.copytree(tmp_path / "before", tmp_path / "moved")
+
+    def run(memory: str) -> tuple[int, str]:
+        keys = load_method("cascade").model_dump(exclude={"sweep"})
+        keys["drafter"] |= {"inner": {"type": "suffix", "memory": str(tmp_path / memory)}}
+        (tmp_path / "copying.yaml").write_text(yaml.safe_dump({**keys, "name": "copying"}))
+        code, _, said = specbench(*words, "--method", "copying.yaml", "--output", "here")
+        return code, " ".join(said.split())
+
+    assert run("before")[0] == 0
+    identity = (tmp_path / "here" / "run.json").read_text()
+    assert "embedded:drafter after answers " in identity and str(tmp_path) not in identity
+    (row,) = (each for each in load(tmp_path / "here" / "leaderboard.json") if each.method_name == "copying")
+    assert row.options["drafter"]["inner"]["memory"] == "folder" and row.memory == "warm"
+    assert run("moved")[0] == 0, "the same answers in another folder resume the run"
+    records = tmp_path / "moved" / "records.jsonl"
+    records.write_text(records.read_text().splitlines()[0] + "\n")
+    code, said = run("moved")
+    assert code == 2 and "drafters.copying.name" in said, said
 
 
 def test_an_inner_model_that_does_not_fit_is_told(

@@ -9,17 +9,16 @@ import sys
 from functools import cache
 from itertools import combinations
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from specbench.analysis.profile.profile import profile_of_runs
 from specbench.core.errors import ConfigError
 from specbench.publish.paper.drawing import Drawing
-from specbench.publish.paper.figures import KINDS, PositionCounts, pass_costs, read_drawing
+from specbench.publish.paper.figures import KINDS, pass_costs, read_drawing
 from specbench.publish.paper.rows import Selection, read_rows
-from specbench.records.columns import Steps
 from specbench.results.row import RowLoad, RowServing
 from specbench.results.runs import RecordedRun
 from specbench.statistics.bootstrap import Estimate
@@ -104,28 +103,30 @@ def test_positions_are_counted_in_the_records() -> None:
     made = drawing("positions", DEMO, SHORT)
     (panel,) = made.panels
     run = RecordedRun(DEMO.parent / "demo/csqa")
-    accepted, verified = np.zeros(6), np.zeros(6)
+    accepted, verified, is_cut = np.zeros(6), np.zeros(6), False
     for record in run.records.values():
         for step in record.methods["sd"].steps:
             accepted[1 : step.accepted + 1] += 1
             verified[1 : step.verified + 1] += 1
+            is_cut |= 0 < step.emitted <= step.accepted
+    assert is_cut, "the end of a text cuts a draft"
     marks = [mark for mark in panel.marks if mark.series == "sd"]
     assert [mark.x for mark in marks] == [1, 2, 3, 4, 5]
     for mark in marks:
         assert mark.y.value == pytest.approx(accepted[mark.x] / verified[mark.x])
-        assert mark.cells["accepted"] == accepted[mark.x] and mark.cells["of_steps"] == verified[mark.x]
+        assert mark.cells["accepted"] == accepted[mark.x] and mark.cells["verified"] == verified[mark.x]
         assert mark.y.low <= mark.y.value <= mark.y.high
     whole = [m for m in drawing("positions", DEMO, SHORT, "unconditional").panels[0].marks if m.series == "sd"]
-    num_steps = sum(len(record.methods["sd"].steps) for record in run.records.values())
-    assert [m.y.value for m in whole] == pytest.approx(accepted[1:] / num_steps)
-    assert [m.y.value for m in whole] == sorted((m.y.value for m in whole), reverse=True)
+    assert [m.y.value for m in whole] == pytest.approx(np.cumprod(accepted[1:] / verified[1:]))
 
 
-def test_levels_of_a_tree_count_as_verified_if_all_before_them_were_accepted() -> None:
-    tree = SimpleNamespace(is_tree=True, steps=Steps([(3, 9, 0, 1), (3, 9, 3, 4), (2, 9, 1, 2)]))
-    side = SimpleNamespace(row=row(method="sd@1:0"), records=[SimpleNamespace(methods={"sd": tree})])
-    counts = PositionCounts.of(side)  # type: ignore[arg-type]
-    assert counts.verified.tolist() == [[3, 2, 1]] and counts.accepted.tolist() == [[2, 1, 1]]
+@pytest.mark.parametrize("metric", ["conditional", "unconditional"])
+def test_positions_are_those_of_the_profile(metric: str) -> None:
+    (panel,) = drawing("positions", DEMO, SHORT, metric).panels
+    for name in ("sd", "pld"):
+        (entry,) = profile_of_runs([f"{DEMO}:{name}"], ["csqa"]).entries
+        expected = {each.position: getattr(each, metric) for each in entry.cell().positions if each.verified >= 10}
+        assert {mark.x: mark.y for mark in panel.marks if mark.series == name} == expected
 
 
 def test_costs_are_mean_passes_by_their_number_of_tokens() -> None:

@@ -16,7 +16,7 @@ from specbench.statistics.bootstrap import Estimate
 from tests.support.paper_rows import METHODS, TASKS, paper_board, paper_rows
 
 METRICS = ["speedup", "mean_acceptance_length"]
-HOSTILE = r"\input{x} 50% & $x_1^2$ #1 ~ | [a] {"
+HOSTILE = r'\input{x} 50% & $x_1^2$ #1 ~ | "q" [a] {'
 
 
 def made(folder: Path, rows: list[Row] | None = None, **selected: Any) -> Table:
@@ -28,6 +28,67 @@ def columns_of(line: str) -> int:
     cells = re.split(r"(?<!\\)&", line.removesuffix(r"\\"))
     spans = [re.match(r"\s*\\multicolumn{(\d+)}", cell) for cell in cells]
     return sum(int(span[1]) if span else 1 for span in spans)
+
+
+def cells_of(line: str) -> list[str]:
+    """The cells of a line of a tabular: split at each & outside of braces that is no character."""
+    cells, depth, place = [""], 0, 0
+    while place < len(line := line.removesuffix(r"\\")):
+        token = line[place : place + 2] if line[place] == "\\" else line[place]
+        depth += (token == "{") - (token == "}")
+        assert depth >= 0, line
+        if token == "&" and depth == 0:
+            cells.append("")
+        else:
+            cells[-1] += token
+        place += len(token)
+    assert depth == 0, line
+    return [cell.strip() for cell in cells]
+
+
+COMMANDS = {  # all that a table may use
+    "begin", "end", "caption", "label", "centering", "sisetup", "toprule", "midrule", "bottomrule", "cmidrule",
+    "multicolumn", "textbf", "bfseries", "scriptsize", "footnotesize", "par", "smallskip", "linewidth", "dagger", "tau",
+    "alpha", "to", "gamma", "Delta", "times", "div", "geq", "leq", "neq", "psi", "sigma", "Sigma", "cdot", "infty",
+    "pm", "approx", "textbackslash", "textasciitilde", "textasciicircum", "ldots", "textgreater", "textless", "textbar",
+}  # fmt: skip
+S_CELL = re.compile(r"(?:\\bfseries )?(-|\+)?(\d+)(?:\.(\d+))?(?: (\{\\scriptsize.*\}))?")
+S_COLUMN = re.compile(r"S\[table-format=(-?)(\d+)\.(\d+)(?:, table-space-text-post=\{(.*)\})?\]")
+
+
+def column_types(head: str) -> list[str]:
+    """The types of a tabular's columns, each S with its options."""
+    found, place = [], 0
+    while place < len(head):
+        end = place + 1
+        if head[place] == "S":
+            depth = 0
+            while depth or head[end] != "]":
+                depth += (head[end] == "{") - (head[end] == "}")
+                end += 1
+            end += 1
+        found.append(head[place:end])
+        place = end
+    return found
+
+
+def check_cells(head: str, lines: list[str]) -> None:
+    """The cells of each S column are numbers that have room in it, or texts in braces, as siunitx demands."""
+    types = column_types(head)
+    for line in lines:
+        cells = cells_of(line)
+        if any(cell.startswith(r"\multicolumn") for cell in cells):
+            continue
+        assert len(cells) == len(types), line
+        for kind, cell in zip(types, cells, strict=True):
+            assert cell.replace(r"\$", "").count("$") % 2 == 0, cell
+            if not kind.startswith("S") or not cell or (cell.startswith("{") and cell.endswith("}")):
+                continue
+            number, column = S_CELL.fullmatch(cell), S_COLUMN.fullmatch(kind)
+            assert number and column, (kind, cell)
+            assert len(number[2]) <= int(column[2]) and len(number[3] or "") <= int(column[3]), (kind, cell)
+            assert number[1] is None or column[1] == "-", (kind, cell)
+            assert len(number[4] or "") <= len(column[4] or ""), "room for what stands behind"
 
 
 def check_latex(text: str) -> None:
@@ -51,6 +112,9 @@ def check_latex(text: str) -> None:
     assert len(lines) >= 2 and {columns_of(line) for line in lines} == {len(without)}
     assert all(re.fullmatch(r"\\midrule|(\\cmidrule\(lr\){\d+-\d+})+", each)
                for each in body.splitlines() if not each.endswith(r"\\"))  # fmt: skip
+    check_cells(re.search(r"\\begin{tabular}{(.*)}\n", text)[1], lines)  # type: ignore[index]
+    unknown = set(re.findall(r"\\([A-Za-z]+)", text.partition("\n")[2])) - COMMANDS  # the first line is a comment
+    assert not unknown, unknown
     assert text.index(r"\caption") < text.index(r"\label") < text.index(r"\toprule")
 
 
@@ -101,7 +165,7 @@ def test_texts_of_users_are_no_commands(tmp_path: Path) -> None:
     for siunitx in (False, True):
         text = made(tmp_path, rows, names={"sd": HOSTILE, "gsm8k": HOSTILE}).latex(HOSTILE, siunitx=siunitx)
         check_latex(text)
-        assert r"\input" not in text and r"\label{tab:input-x-50-x-1-2-1-a}" in text
+        assert r"\input" not in text and r"\label{tab:input-x-50-x-1-2-1-q-a}" in text
 
 
 def test_a_method_that_a_task_lacks_has_empty_cells(tmp_path: Path) -> None:
@@ -120,6 +184,26 @@ def test_cells_that_are_no_numbers_and_rules(tmp_path: Path) -> None:
     check_latex(text)
     assert "S[table-format=-2.2" in text and r"a & 1.5 & 62.5 $\to$ 60.0 \\" in text and "{--}" in text
     assert "minipage" not in text, "there is no note"
+
+
+def test_control_the_checks_of_latex_find_defects(tmp_path: Path) -> None:
+    text = made(tmp_path).latex(siunitx=True)
+    check_latex(text)
+    row = next(line for line in text.splitlines() if line.startswith("sd &"))
+    for old, new in (
+        (r"\end{tabular}", r"\end{table}"),
+        (row, row.replace(" &", "", 1)),
+        (row, row.replace("&", "& x", 1)),
+        (row, row.replace("&", "& 123", 1)),
+        (row, row.replace("{", "", 1)),
+        (row, row.replace("$", "", 1)),
+        ("{speed-up}", "speed-up"),
+        (r"\midrule", r"\midrul"),
+        (row, row.replace("&", r"& \alp", 1)),
+    ):
+        assert old in text
+        with pytest.raises(AssertionError):
+            check_latex(text.replace(old, new, 1))
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="LaTeX is not installed")

@@ -1,11 +1,10 @@
 import re
-from collections import Counter
 
 import pytest
 from rich.console import Console
 
 from specbench.models.near_ties import Divergence
-from specbench.report.captions import verdict_word, why_unscored
+from specbench.report.captions import reasons_by_task, verdict_word
 from specbench.report.compare import ComparedSubset, changes_table
 from specbench.report.tables import comparison_table, run_table
 from specbench.results.row import Evidence, RowBatchWidth, RowDifferences, RowWarmUp
@@ -271,11 +270,13 @@ def test_a_judge_s_ratings_beside_a_score_of_the_task_are_said():
     assert "judge" not in rendered([row(metrics={**METRICS, "judge_score": Estimate(), "judge_score_ar": Estimate()})])
 
 
-def test_the_most_frequent_reason_for_no_score_is_told():
-    assert why_unscored(Counter()) is None
-    assert why_unscored(Counter({"no\nanswer": 2})) == "not scored: 2 answers, because no answer"
-    told = why_unscored(Counter({"no answer": 1, "late": 3}))
-    assert told == "not scored: 3 answers, because late; 1 for other reasons (see `problem` in the records)"
+def test_the_most_frequent_reason_for_no_score_is_told_by_task():
+    assert reasons_by_task({}) == {}
+    found = reasons_by_task({("a", "no\nanswer"): 2, ("b", "no answer"): 1, ("b", "late"): 3})
+    other = "1 of all methods for other reasons (see `problem` in the records)"
+    assert found == {"a": "no answer", "b": f"late; {other}"}
+    rows = [row(subset="en", metrics={**METRICS, "num_unscored": Estimate(value=3)}, n=250)]
+    assert "not scored (excluded from means): 3 answers in en, because late" in run_table(rows, "late").caption
 
 
 def test_texts_without_a_reference_have_language_and_repetition():

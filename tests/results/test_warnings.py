@@ -2,10 +2,12 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
 import pytest
 from rich.console import Console
 from rich.table import Table
@@ -14,14 +16,15 @@ from typer.testing import CliRunner
 from specbench.cli import make_app
 from specbench.gate.check import check
 from specbench.records.generation import Generation
+from specbench.report.breakdown import breakdown_table
 from specbench.report.captions import marked_warnings
 from specbench.report.ranking import ranking_tables
 from specbench.report.tables import comparison_table, overview_table, run_table
 from specbench.results.answers import Answer
 from specbench.results.leaderboard import load, write
-from specbench.results.leaderboard_files import validate
+from specbench.results.leaderboard_files import compare_with_run, validate
 from specbench.results.row import Row, RowWarmUp, RowWarning
-from specbench.results.runs import RecordedRuns
+from specbench.results.runs import RecordedRun, RecordedRuns
 from specbench.results.warnings import WIDE, warm_up_of, warnings_of
 from specbench.statistics.bootstrap import Estimate
 from tests.support.records import generation, record
@@ -143,6 +146,57 @@ def test_few_prompts_are_those_of_the_captions() -> None:
         assert text_of(without) == f"the speed-up rests on {prompts} and has no interval: measure 30 or more"
         assert codes(without.model_copy(update={"method": "ar@1:0"})) == [], "beside itself it is exact"
     assert codes(measured(4, speedup=Estimate())) == [], "there is nothing to doubt"
+
+
+def with_passes(
+    verifying: float, draft: Sequence[float] = (), n: int = 8
+) -> tuple[Row, list[Answer], list[Answer], dict[str, str]]:
+    """A row of n prompts, its answers and AR's, and its warnings by code: passes of AR take 1 s over one token, those
+    of the method `verifying` seconds over four, a little different in each prompt."""
+    own, plain = [], []
+    for place in range(n):
+        noise = 1 + 0.01 * (place % 3 - 1)
+        of_method = generation([[3, 3, 3, 4]] * 5, target=[(4, verifying * noise)] * 5, draft=[(1, s) for s in draft])
+        of_ar = generation([[0, 0, 0, 1]] * 20, target=[(1, 1.0)] * 20)
+        own.append(Answer.of(of_method, record=record({}, example=place)))
+        plain.append(Answer.of(of_ar, record=record({}, example=place), is_baseline=True))
+    cost = {"cost_ratio": Estimate(value=float(np.median(draft)))} if draft else {}
+    made = measured(**cost)
+    found = {each.code: each.text for each in warnings_of(made, own, plain)}
+    return made, own, plain, found
+
+
+def test_a_wider_pass_that_is_cheaper_than_one_token_is_told() -> None:
+    made, own, plain, found = with_passes(0.9)
+    assert found["cheap_passes"].startswith("v = 0.90 [0.89, 0.91]: a verifying pass took less time than AR's pass")
+    assert "cheap_passes" not in with_passes(1.2)[3] and "cheap_passes" not in with_passes(0.999)[3]
+    assert "cheap_passes" not in with_passes(0.96, n=3)[3], "without an interval it may be 1"
+    assert "cheap_passes" in with_passes(0.9, n=3)[3]
+    for changes in ({"method": "ar@1:0"}, {"options": {"decoder": {}}}):
+        assert warnings_of(made.model_copy(update=changes), own, plain) == ()
+
+
+def test_a_draft_cost_that_is_not_what_drafts_cost_is_told() -> None:
+    even, one_slow, cheap = [0.1] * 10, [0.1] * 9 + [2.0], [0.001] * 9 + [0.02]
+    assert with_passes(1.1, even)[3] == {} and with_passes(1.1, cheap)[3] == {}
+    text = with_passes(1.1, one_slow)[3]["uneven_drafts"]
+    assert text.startswith("c = 0.100 is a ratio of medians, but a draft pass took 0.290 target passes on average")
+
+
+def test_c_and_v_are_marked_where_they_stand() -> None:
+    texts = {"cheap_passes": "v is low", "uneven_drafts": "c is uneven"}
+    found = {"cost_ratio": Estimate(value=0.1), "verify_seconds": Estimate(value=9.0)}
+    plain = row(method="ar@1:0", metrics={"verify_seconds": Estimate(value=10.0)}, accepted_tokens_per_step=(10,))
+    for code, text in texts.items():
+        warned = measured(**found).model_copy(
+            update={"warnings": (RowWarning(code=code, text=text),), "accepted_tokens_per_step": (0, 10)}
+        )
+        table = breakdown_table([plain, warned])
+        cells = dict(zip([each.heading for each in table.columns], table.rows[1], strict=True))
+        marks = {name: "†" in cells[name] for name in ("draft\ncost c", "verify\ncost v")}
+        assert marks == {"draft\ncost c": code == "uneven_drafts", "verify\ncost v": code == "cheap_passes"}
+        assert any("† at c or v" in line for line in table.caption)
+    assert not any("†" in line for line in breakdown_table([plain, measured(**found)]).caption)
 
 
 @pytest.mark.parametrize("kind", ["eagle", "eagle_tree", "block", "medusa", "mtp"])
@@ -317,3 +371,13 @@ def test_a_drafter_that_saw_measured_prompts_says_so(
     assert len(told) == bool(num_seen) and not rows["ar"].warnings
     assert not num_seen or f"on {num_seen} of the 4 measured prompts" in told[0]
     assert not validate(tmp_path / "run" / "leaderboard.json", with_records=True).problems
+
+
+def test_a_row_of_an_earlier_version_is_not_contradicted_by_newer_warnings() -> None:
+    old = measured()
+    newer = old.model_copy(update={"warnings": (RowWarning(code="cheap_passes", text="v is low"),)})
+    run = cast(RecordedRun, SimpleNamespace(recompute_row=lambda _: newer))
+    assert compare_with_run(old, run, Path("board.json")) == ([], ["warning cheap_passes"])
+    other = old.model_copy(update={"warnings": (RowWarning(code="loops", text="it loops"),)})
+    run = cast(RecordedRun, SimpleNamespace(recompute_row=lambda _: other))
+    assert [each.field for each in compare_with_run(old, run, Path("board.json"))[0]] == ["warnings"]

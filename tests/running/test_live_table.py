@@ -6,13 +6,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from specbench.decoding.decoder import Decoder
 from specbench.records.generation import Record
 from specbench.running import progress as live_table
 from specbench.running.plan import SubsetRun, Trial
-from specbench.running.progress import CAPTION, RunProgress
+from specbench.running.progress import CAPTION, Details, RunProgress, fitted
 from specbench.specs.catalogue import load_method, load_task
 from specbench.tasks.examples import Example
 from tests.support import records
@@ -119,3 +120,42 @@ def test_plain_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[st
     first, last = capsys.readouterr().out.splitlines()
     assert first.startswith("1/2 mgsm/en · ar 50.0 tok/s · sd 100.0 tok/s α 0.75")
     assert last == "2/2 mgsm/de · ar 50.0 tok/s · sd 100.0 tok/s α 0.75"
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_lines_fit_the_console_whatever_is_measured(width: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """With eight methods; what is left out is counted."""
+    names = ("ar", "sd", "fsd", "pld", "ngram", "suffix", "sam", "jacobi")
+    trials = plan("en", "de", methods=names)
+    console = Console(width=width, force_terminal=False)
+    shown, details = RunProgress(console), Details(console)
+    shown.trials_started(trials)
+    for trial in trials:
+        found = record(trial)
+        for listener in (details, shown):
+            listener.trial_recorded(trial, found, is_new=True)
+    shown.trials_ended()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines and max(map(cell_len, lines)) <= width
+    progress = [line for line in lines if line.startswith("2/2 ")]
+    (line,) = progress
+    kept = line.count("tok/s")
+    assert 1 < kept < len(names) and f" · {len(names) - kept} more" in line
+
+
+def test_verbose_tells_each_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    (trial,) = plan("en")
+    details = Details(Console(width=100, force_terminal=False))
+    details.trial_recorded(trial, record(trial), is_new=False)
+    assert capsys.readouterr().out == ""
+    details.trial_recorded(trial, record(trial), is_new=True)
+    assert capsys.readouterr().out.splitlines() == [
+        "mgsm/en example 0:", "  ar · 11 tokens · 0.20 s · 50.0 tok/s · eos",
+        "  sd · 11 tokens · 0.10 s · 100.0 tok/s · τ 4.00 · α 0.75 · eos",
+    ]  # fmt: skip
+
+
+def test_a_line_without_room_is_cut() -> None:
+    assert fitted("a" * 90, ["sd 1 tok/s"], "", 80) == "a" * 79 + "…"
+    assert fitted("a", ["b" * 9, "c" * 9], "d", 26) == "a · bbbbbbbbb · 1 more · d"
+    assert fitted("a", ["b" * 9, "c" * 9], "d", 29) == "a · bbbbbbbbb · ccccccccc · d"

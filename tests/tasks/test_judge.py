@@ -18,10 +18,10 @@ from specbench.tasks.examples import Example, load_examples
 from specbench.tasks.judge.judgements import (
     judge_records,
     make_judging,
+    rated_record,
     read_ratings,
     recorded_ratings,
     show_requests,
-    with_ratings,
     write_judgements,
 )
 from specbench.tasks.judge.requests import (
@@ -526,7 +526,7 @@ def test_judgements_are_written_and_enter_the_scores(server, settings, tmp_path)
     assert (first["method"], first["score"], first["reply"], first["problem"]) == ("ar", 7.0, "Rating: [[7]]", None)
     assert (first["prompt_tokens"], first["reply_tokens"], first["cost_usd"]) == (100, 20, 0.00045)
     assert (second["method"], second["score"], second["reply"]) == ("fsd", None, "I like it.")
-    merged = with_ratings(records[0], {key: each.score for key, each in found.items()})
+    merged = rated_record(records[0], {key: each.score for key, each in found.items()})
     assert merged.methods["ar"].scores == {"accuracy": 1.0, "judge_score": 7.0}
     assert merged.methods["fsd"].scores == {"judge_score": None}
     assert not any(merged.methods[name].problem for name in ("ar", "fsd")), "a problem is the scorer's"

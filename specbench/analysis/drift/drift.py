@@ -15,6 +15,7 @@ Sums over the prompts' numbers are paired, and prompts are resampled.
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ from specbench.core.progress import Say, say_nothing
 from specbench.decoding.sampling import Sampling, process
 from specbench.models.causal_lm import CausalLM, split_precision
 from specbench.models.gguf.files import is_gguf
+from specbench.models.loading import load_model
 from specbench.records.records import Key
 from specbench.results.answers import BASELINE, Answer
 from specbench.results.row import ALL, Row
@@ -240,14 +242,18 @@ class RunSide:
         is_drafter_there = is_target_there if self.row.drafter_passes is None else is_gguf(self.row.drafter or "")
         return loader(quantize, is_target_there), loader("none", is_drafter_there)
 
-    def load(self, keys: Mapping[Group, Sequence[Key]], options: RunOptions) -> Side:
-        row, records = self.row, self.run.records
+    def models(self, options: RunOptions, *, weights: bool) -> tuple[CausalLM, CausalLM]:
+        """Returns target and drafter. Raises ConfigError if their files have changed since the run."""
+        row = self.row
         assert row.drafter is not None
-        of_target, of_drafter = self.loaders(options, weights=True)
-        target = of_target.load(row.target, row.target_revision)
-        drafter = of_drafter.load(row.drafter, row.drafter_revision)
-        check_same_tokens(target, drafter)
-        prompts = prompts_of(self.run, self.rows, keys, target, [drafter], options.data)
+        of_target, of_drafter = self.loaders(options, weights)
+        return of_target.load(row.target, row.target_revision), of_drafter.load(row.drafter, row.drafter_revision)
+
+    def load(
+        self, keys: Mapping[Group, Sequence[Key]], prompts: Mapping[Key, Sequence[int]], options: RunOptions
+    ) -> Side:
+        row, records = self.row, self.run.records
+        target, drafter = self.models(options, weights=True)
         sampling = Sampling(row.sampling.temperature, row.sampling.top_k, row.sampling.top_p)
         limits = {}
         for (task, subset), of_group in keys.items():
@@ -258,12 +264,12 @@ class RunSide:
         return Side(
             DriftSide(
                 label=self.text, run=f"{self.run.path}:{self.method}", target=row.target,
-                target_revision=row.target_revision, drafter=row.drafter, drafter_revision=row.drafter_revision,
+                target_revision=row.target_revision, drafter=str(row.drafter), drafter_revision=row.drafter_revision,
                 precision=row.dtype, temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p,
                 chat=row.chat, num_draft_tokens=row.num_draft_tokens,
             ),
             target, drafter, sampling, sampling.at(row.options["drafter"].get("temperature")),
-            {key: prompt.prompt_ids for key, prompt in prompts.items()}, limits,
+            prompts, limits,
         )  # fmt: skip
 
     def decoded(self, key: Key) -> tuple[int, int, int, int]:
@@ -298,23 +304,26 @@ class ModelSide:
         """Returns the side, and by example its id, the language and the tokens of its reference."""
         spec = run_spec(self.request)
         loaded = load_requested(spec, spec.target.startswith(EMBEDDED), console)
-        models = load_models(spec)
-        runs = make_subset_runs(spec, models, loaded)
-        target, drafter = models.target, models.drafters[METHOD]
-        check_same_tokens(target, drafter)
+        # Vocabularies, prompts and references need tokenizers only: what does not fit is told before weights are read.
+        tokenizers = load_models(spec, partial(load_model, weights=False))
+        reader = tokenizers.target
+        check_same_tokens(reader, tokenizers.drafters[METHOD])
+        runs = make_subset_runs(spec, tokenizers, loaded)
         prompts: dict[Key, Sequence[int]] = {}
         texts: dict[Key, tuple[str, str | None, Sequence[int]]] = {}
         for run in runs:
             for example in run.data.examples:
-                new_ids = reference_ids(example, 0, target)
+                new_ids = reference_ids(example, 0, reader)
                 if not new_ids:
                     raise ConfigError(
                         f"--task {run.task.name}: {run.subset} example {example.id} has no reference text: give a task "
                         "with references, or two runs with --before and --after, whose answers are the texts"
                     )
                 key = (run.task.name, run.subset, example.index, 0, 0)
-                prompts[key] = run.renderer.render(target, (example.prompt,)).ids
+                prompts[key] = run.renderer.render(reader, (example.prompt,)).ids
                 texts[key] = str(example.id), run.task.language, new_ids
+        models = load_models(spec)
+        target, drafter = models.target, models.drafters[METHOD]
         generation = runs[0].task.generation
         sampling = Sampling(generation.temperature, generation.top_k, generation.top_p)
         chat: bool | dict[str, Any] = uses_chat(target, spec.chat) and (dict(spec.chat_template_args or {}) or True)
@@ -372,19 +381,24 @@ def drift_of_runs(
         raise ConfigError(f"'{before}' and '{after}' have no prompt in common: give runs of the same task and subsets")
     row = one.row
     set_threads(options.threads, row.target.startswith(EMBEDDED))
-    tokenizers = [
-        side.loaders(options, weights=False)[0].load(side.row.target, side.row.target_revision) for side in sides
-    ]
-    check_same_tokens(*tokenizers)
+    # 2. Vocabularies and prompts, by the tokenizers: what does not fit is told before weights are read.
+    progress("reading the prompts of both runs")
+    tokenizers = [side.models(options, weights=False) for side in sides]
+    check_same_tokens(*(target for target, _ in tokenizers))
+    prompts = []
+    for side, (target, drafter) in zip(sides, tokenizers, strict=True):
+        check_same_tokens(target, drafter)
+        found = prompts_of(side.run, side.rows, keys, target, [drafter], options.data)
+        prompts.append({key: prompt.prompt_ids for key, prompt in found.items()})
     answers = [
         {key: side.run.records[key].methods[BASELINE].token_ids.tolist() for key in chain.from_iterable(keys.values())}
         for side in sides
     ]
-    # 2. The numbers, one side after the other, so that two targets are never in memory together.
+    # 3. The numbers, one side after the other, so that two targets are never in memory together.
     sums, shown = Sums(), []
     for number, side in enumerate(sides):
         progress(f"loading the models of {side.text}")
-        loaded = side.load(keys, options)
+        loaded = side.load(keys, prompts[number], options)
         for done, key in enumerate(answers[number], start=1):
             name = str(records[key].id)
             own = loaded.score(loaded.prompts[key], answers[number][key])

@@ -183,11 +183,8 @@ class _Group:
                 self.is_tree |= generation.is_tree
                 self.has_reasoning |= generation.reasoning_tokens > 0
                 unit = (each.row.task, record.subset, each.row.data_revision, record.example)
-                counts = generation.steps.counts
-                own = np.empty((len(counts), 8), dtype=np.int32)
-                own[:, PROMPT] = units.setdefault(unit, len(units))
+                own = steps_of_answer(units.setdefault(unit, len(units)), generation)
                 own[:, SUBSET] = self.places[record.task, record.subset]
-                own[:, DRAFTED:] = counts
                 before = 1 + np.cumsum(own[:, EMITTED]) - own[:, EMITTED]  # new tokens before each step
                 own[:, CONTEXT] = -1 if record.prompt_tokens is None else record.prompt_tokens + before
                 own[:, REASONING] = before < generation.reasoning_tokens
@@ -250,6 +247,13 @@ class _Group:
         if known is None:
             known = self._cells[mask.tobytes()] = cell_of_steps(self.steps[mask], num_positions)
         return known.model_copy(update={"by": by, "value": value})
+
+
+def steps_of_answer(prompt: int, generation: Generation) -> Steps:
+    """Returns the steps of an answer to a prompt; their other columns are 0."""
+    steps = np.zeros((len(generation.steps), 8), dtype=np.int32)
+    steps[:, PROMPT], steps[:, DRAFTED:] = prompt, generation.steps.counts
+    return steps
 
 
 def cell_of_steps(steps: Steps, num_positions: int) -> ProfileCell:

@@ -20,7 +20,7 @@ from specbench.decoding.proposal import (
     Verification,
     up_to_end,
 )
-from specbench.decoding.sampling import Distributions, Sampling
+from specbench.decoding.sampling import Distributions, Sampling, entropies
 from specbench.models.causal_lm import ModelPair
 from specbench.models.devices import upload
 from specbench.models.meters import Clock, PassLog, Stopwatch
@@ -207,7 +207,7 @@ class ModelDrafter(Drafter):
             distribution = Distributions(self.model.score(drafted_ids, 1).logits, self.sampling)
             start = mark()
             raw = distribution.raw_probs[0] if length.is_asked else None
-            if raw is not None and not length.draws(entropy_of(raw)):
+            if raw is not None and not length.draws(float(entropies(raw))):
                 break
             token = distribution.draw(0, generator)
             self.model.passes.add_choice(start, mark())
@@ -243,11 +243,6 @@ class ModelDrafter(Drafter):
         is_proposed = up_to_end(self._is_end.index_select(0, tokens))
         self._last = OnDeviceProposal(tokens, is_proposed, distributions)
         return self._last
-
-
-def entropy_of(probs: torch.Tensor) -> float:
-    """Returns the entropy of a distribution in nats."""
-    return float(torch.special.entr(probs).sum())
 
 
 def end_mask(ends: frozenset[int], vocab_size: int, device: torch.device) -> torch.Tensor:

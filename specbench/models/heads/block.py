@@ -23,6 +23,7 @@ from transformers.models.qwen3.modeling_qwen3 import (
     apply_rotary_pos_emb,
 )
 
+from specbench.models.heads.checkpoints import HeadModule
 from specbench.models.heads.eagle import over_vocabulary
 from specbench.models.kv_cache import PreallocatedLayer
 from specbench.models.meters import Clock, PassLog
@@ -146,7 +147,7 @@ class BlockLayer(nn.Module):
         return made
 
 
-class BlockHead(nn.Module):
+class BlockHead(HeadModule):
     """A head with the parameter names of the published checkpoints: DFlash itself, whose draft is factorised.
 
     `embed_tokens` and `lm_head` are the target's if the checkpoint has none. `d2t` [draft_vocab_size] holds the offset
@@ -169,12 +170,8 @@ class BlockHead(nn.Module):
         self.register_buffer("d2t", None)
 
     @property
-    def device(self) -> torch.device:
-        return self.fc.weight.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.fc.weight.dtype
+    def own_weight(self) -> torch.Tensor:
+        return self.fc.weight
 
     def project(self, hidden: Sequence[torch.Tensor]) -> torch.Tensor:
         """Returns the context states of the target's tokens, [..., width], from the target's hidden states, one tensor

@@ -52,7 +52,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {  # settings of other networks → the va
 MOST, MOST_OF_OTHERS = {"block_size": 256}, 2**24
 PADDED = ("markov_head.markov_w2.weight", "embed_proj.2.weight")  # with a row for each draft token
 MARKOV = "markov_head.markov_w1.weight"
-LAYER = re.compile(r"layers\.(\d+)\.")
+NUMBERED_LAYER = re.compile(r"layers\.(\d+)\.")
 
 
 def load_block(checkpoint: HeadCheckpoint, target: CausalLM) -> BlockHead:
@@ -143,7 +143,7 @@ def block_layout(checkpoint: HeadCheckpoint, given: Config, tensors: Tensors, ta
     """Returns the layout of a head. Raises ConfigError if the configuration contradicts the tensors or itself."""
     config = target.model.config.get_text_config()
     width, num_layers = config.hidden_size, config.num_hidden_layers
-    numbers = {int(match[1]) for name in tensors if (match := LAYER.match(name)) and len(match[1]) < 4}
+    numbers = {int(match[1]) for name in tensors if (match := NUMBERED_LAYER.match(name)) and len(match[1]) < 4}
     num_own = len(numbers)
     if numbers != set(range(num_own)) or given.get("num_hidden_layers", num_own) != num_own:
         raise checkpoint.problem(

@@ -32,6 +32,13 @@ def weight_paths(folder: Path) -> list[Path]:
     return next(filter(None, (sorted(folder.glob(pattern)) for pattern in PATTERNS)), [])
 
 
+def weights_of(folder: Path) -> list[Path]:
+    """Returns the files of a folder's weights. Raises ConfigError if it has none."""
+    if not (paths := weight_paths(folder)):
+        raise ConfigError(f"the folder {folder} has no weights (none of {', '.join(PATTERNS)}): {REMEDY}")
+    return paths
+
+
 def stored_tensors(path: Path, wanted: Collection[str] | None = None) -> dict[str, Any]:
     """Returns the `wanted` tensors of a file by name; None: all names, from a .safetensors file without the values.
     Raises ConfigError for a file that cannot be read or that holds anything but tensors."""
@@ -101,7 +108,7 @@ MEDUSA_PREFIX = "medusa_head."  # prefix of the heads in a whole model, as Medus
 MEDUSA_NAME = re.compile(
     r"\d+\.\d+\.(linear\.)?(weight|bias)|(medusa_heads\.)?(blocks\.\d+\.layers\.|lm_heads?\.|token_map)"
 )
-LAYER = re.compile(r"(midlayer|layers\.0)\.")
+EAGLE_LAYER = re.compile(r"(midlayer|layers\.0)\.")
 UNSUPPORTED_FORMATS = {
     "dflash2": "DFlash2", "lilicorr": "LiLiCorr", "mtp": "MTP",
 }  # fmt: skip
@@ -133,7 +140,9 @@ class HeadCheckpoint:
         if CONTEXT_NORM in self.tensors:
             return self._block_kind()
         width = len(self.tensors["fc.weight"])
-        query = next((name for name in self.tensors if LAYER.match(name) and name.endswith("q_proj.weight")), None)
+        query = next(
+            (name for name in self.tensors if EAGLE_LAYER.match(name) and name.endswith("q_proj.weight")), None
+        )
         if query is None:
             raise self.problem("its tensors do not fit: missing tensor midlayer.self_attn.q_proj.weight")
         num_read = self.tensors[query].shape[-1]
@@ -251,10 +260,7 @@ def download_head(name: str, revision: str | None) -> Path:
 def head_tensors(folder: Path, config: Config) -> Tensors:
     """Returns the tensors of the heads in a folder, which may hold a whole model with Medusa heads. Raises ConfigError
     if there are none, and for tensors that belong to no head, or to a head with an unsupported layout."""
-    paths = weight_paths(folder)
-    if not paths:
-        raise ConfigError(f"the folder {folder} has no weights (none of {', '.join(PATTERNS)}): {REMEDY}")
-    names = tensor_names(paths)
+    names = tensor_names(weights_of(folder))
     if of_heads := {name: path for name, path in names.items() if name.startswith(MEDUSA_PREFIX)}:
         return {name.removeprefix(MEDUSA_PREFIX): tensor for name, tensor in read_tensors(of_heads).items()}
     words = HeadCheckpoint("", None, config, {}).claims()
@@ -270,7 +276,7 @@ def head_tensors(folder: Path, config: Config) -> Tensors:
     if {CONTEXT_NORM, "fc.weight"} <= short.keys() and len(short) == len(names):
         tensors = read_tensors(names)
         return {name: tensors[long] for name, long in short.items()}
-    is_eagle = "fc.weight" in names and any(map(LAYER.match, names))
+    is_eagle = "fc.weight" in names and any(map(EAGLE_LAYER.match, names))
     if not names or not (is_eagle or all(map(MEDUSA_NAME.match, names))):
         found = ", ".join(f"{name:.60}" for name in sorted(names)[:MAX_PROBLEMS])
         raise ConfigError(
@@ -303,6 +309,22 @@ def medusa_heads_of_target(target: CausalLM) -> HeadCheckpoint | None:
 
 def cached_folder(name: str, revision: str | None) -> Path:
     return Path(huggingface_hub.snapshot_download(name, revision=revision, local_files_only=True))
+
+
+class HeadModule(nn.Module):
+    """A head whose passes run on the device and in the dtype of a weight of its own; others may be the target's."""
+
+    @property
+    def own_weight(self) -> torch.Tensor:
+        raise NotImplementedError
+
+    @property
+    def device(self) -> torch.device:
+        return self.own_weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.own_weight.dtype
 
 
 def assign(head: nn.Module, checkpoint: HeadCheckpoint, tensors: Tensors, shared: tuple[str, ...] = ()) -> None:

@@ -20,14 +20,14 @@ from specbench.core.environment import require
 from specbench.core.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoints import one_line
-from specbench.models.heads.checkpoints import cached_folder
+from specbench.models.heads.checkpoints import HeadModule, cached_folder
 from specbench.models.kv_cache import PreallocatedLayer, by_layer_type, cache_parameter, tree_inputs
 from specbench.models.loading import is_local, model_source
 from specbench.models.meters import Clock, PassLog
 from specbench.models.scoring import Output, ScoringModel
 
 
-class MtpHead(nn.Module):
+class MtpHead(HeadModule):
     """The layer as a draft head with the interface of an EAGLE head. It drafts the first token from the target's last
     hidden state, and all others from its own output. Embeddings, rope and output layer are the target's."""
 
@@ -42,12 +42,8 @@ class MtpHead(nn.Module):
         self._cache_name = cache_parameter(mtp.layers[0].forward)
 
     @property
-    def device(self) -> torch.device:
-        return next(self.mtp.layers.parameters()).device  # type: ignore[no-any-return]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return next(self.mtp.layers.parameters()).dtype  # type: ignore[no-any-return]
+    def own_weight(self) -> torch.Tensor:
+        return next(self.mtp.layers.parameters())  # type: ignore[no-any-return]
 
     def project(self, hidden: Sequence[torch.Tensor]) -> torch.Tensor:
         return hidden[0]
@@ -169,7 +165,7 @@ class EagleLayer(nn.Module):
         return made
 
 
-class EagleHead(nn.Module):
+class EagleHead(HeadModule):
     """A head with the parameter names of the published EAGLE-3 checkpoints; EAGLE-1 calls `midlayer` layers.0.
 
     `embed_tokens` and `lm_head` are the target's if the checkpoint has none. `d2t` [draft_vocab_size] holds the offset
@@ -208,12 +204,8 @@ class EagleHead(nn.Module):
         return [self.lm_head]
 
     @property
-    def device(self) -> torch.device:
-        return self.fc.weight.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.fc.weight.dtype
+    def own_weight(self) -> torch.Tensor:
+        return self.fc.weight
 
     def project(self, hidden: Sequence[torch.Tensor]) -> torch.Tensor:
         """Returns the states of the target's tokens, [..., width], from the target's hidden states, one tensor

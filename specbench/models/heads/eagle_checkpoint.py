@@ -13,7 +13,7 @@ from specbench.core.errors import ConfigError, nearest
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoints import check_sizes, one_line
 from specbench.models.heads.checkpoints import (
-    LAYER,
+    EAGLE_LAYER,
     MASK_STATE,
     SPECULATORS,
     Config,
@@ -57,7 +57,7 @@ def load_eagle(checkpoint: HeadCheckpoint, target: CausalLM, norm_output: NormOu
     layers = {".".join(name.split(".")[:2]) for name in checkpoint.tensors if name.startswith("layers.")}
     if len(layers) > 1 and not is_parallel:
         raise checkpoint.problem(f"it has {len(layers)} decoder layers, expected 1")
-    tensors = {LAYER.sub("midlayer.", name, count=1): tensor for name, tensor in checkpoint.tensors.items()}
+    tensors = {EAGLE_LAYER.sub("midlayer.", name, count=1): tensor for name, tensor in checkpoint.tensors.items()}
     offsets, is_drafted = tensors.pop("d2t", None), tensors.pop("t2d", None)
     given = decoder_settings(checkpoint, "peagle" if is_parallel else "eagle3")
     if given.get("use_sliding_window") and given.get("sliding_window"):

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specbench.analysis.profile.profile import DRAFTED, cell_of_steps, steps_of_answer
 from specbench.core.console import counted
 from specbench.core.errors import ConfigError, nearest
 from specbench.publish.paper.drawing import Drawing, Mark, Panel, Scale
 from specbench.publish.paper.rows import Group, PaperRows, Selection, read_rows
 from specbench.publish.site.charts import front
+from specbench.records.profile import Position
 from specbench.report.captions import conditions_line, few_prompts_line, warning_lines
 from specbench.report.ranking import unranked_line
 from specbench.report.tables import break_even_line, map_lines
@@ -40,6 +42,7 @@ OF_TIMES = ("speedup", "tokens_per_second", "tpot", "e2e")
 ABOUT_TIMES = frozenset(
     {"wide_interval", "ar_drift", "not_steady", "implausible", "baseline_unchecked", "caches_unknown", "slow_client"}
     | {"memory_not_stated", "settings_differ", "read_late", "few_turns", "idle_unchecked", "impossible_times"}
+    | {"cheap_passes", "uneven_drafts"}
 )
 ABOUT_SPEEDUPS = frozenset({"wide_interval", "implausible", "loops"})
 MOST_SERIES = 14  # methods that colours and markers tell apart
@@ -100,14 +103,14 @@ def _with_metric(rows: PaperRows, groups: Sequence[Group], metric: str) -> list[
     """Returns the groups, without AR where it is 1 by definition, and without rows that lack the metric. Raises
     ConfigError if none has it."""
     compared = [group.without_ar() if metric in OVER_AR else group for group in groups]
-    known = {name for group in compared for row in group.rows for name in row.metrics if row.value(name) is not None}
+    known = {name for group in compared for row in group.rows for name in row.metrics if row.has(name)}
     if metric not in known:
         raise ConfigError(
             f"--metric {metric}: {rows.named_sources}: no row of a method has it: {nearest(metric, known)}"
         )
     kept = []
     for group in compared:
-        having = [(name, side) for name, side in group.named if side.row.value(metric) is not None]
+        having = [(name, side) for name, side in group.named if side.row.has(metric)]
         kept.append(Group(group.label, tuple(side for _, side in having), tuple(name for name, _ in having)))
     left_out = frozenset[str]() if metric.startswith(OF_TIMES) else ABOUT_TIMES
     return [without_warnings(group, left_out) for group in kept if group.sides]
@@ -355,32 +358,22 @@ def _line(reference: float | None) -> str:
 
 POSITION_RATES = {
     "conditional": "P(accepted | verified)",
-    "unconditional": "P(accepted)",
+    "unconditional": "P(accepted up to here)",
 }
 
 
-@dataclass(frozen=True)
-class PositionCounts:
-    """By answer and draft position, from 1 on: the steps whose token was accepted, and the steps in which it was
-    verified, [num_answers, num_positions] each; `steps`: all steps of each answer. Of a draft tree, a position is a
-    level, which counts as verified if all levels before it were accepted."""
-
-    accepted: NDArray[np.int64]
-    verified: NDArray[np.int64]
-    steps: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, side: RowWithRecords) -> "PositionCounts":
-        generations = [record.methods[side.row.method_name] for record in side.records]
-        depth = max((int(g.steps.drafted.max(initial=0)) for g in generations), default=0)
-        accepted, verified = (np.zeros((len(generations), depth), dtype=np.int64) for _ in range(2))
-        for place, g in enumerate(generations):
-            steps = g.steps
-            reached = np.minimum(steps.accepted + 1, steps.drafted) if g.is_tree else steps.verified
-            for counts, each in ((accepted, steps.accepted), (verified, reached)):
-                histogram = np.bincount(each, minlength=depth + 1)
-                counts[place] = histogram[::-1].cumsum()[::-1][1 : depth + 1]
-        return cls(accepted, verified, np.array([len(g.steps) for g in generations], dtype=np.int64))
+def _positions_of(side: RowWithRecords) -> Sequence[Position]:
+    """Returns the rates of a method by draft position, as `specbench profile` has them; none if nothing was drafted."""
+    units: dict[tuple[str, str, int], int] = {}
+    found = []
+    for record in side.records:
+        generation = record.methods[side.row.method_name]
+        if not generation.is_drafted_alone:
+            unit = units.setdefault((record.task, record.subset, record.example), len(units))
+            found.append(steps_of_answer(unit, generation))
+    steps = np.concatenate(found) if found else np.empty((0, 8), dtype=np.int32)
+    depth = int(steps[:, DRAFTED].max(initial=0))
+    return cell_of_steps(steps, depth).positions if depth else ()
 
 
 def _positions(rows: PaperRows, metric: str) -> Drawing:
@@ -392,19 +385,16 @@ def _positions(rows: PaperRows, metric: str) -> Drawing:
     for group in groups:
         marks: list[Mark] = []
         for series, side in group.named:
-            counts = PositionCounts.of(side)
-            prompts = Resampler.of(side.own, 0, side.row.memory == SHUFFLED)
-            totals = counts.verified if metric == "conditional" else np.repeat(
-                counts.steps[:, None], counts.verified.shape[1], axis=1
-            )  # fmt: skip
-            for place in range(counts.verified.shape[1]):
-                if counts.verified[:, place].sum() < MIN_PASSES:
+            for each in _positions_of(side):
+                rate = each.conditional if metric == "conditional" else each.unconditional
+                if each.verified < MIN_PASSES:
                     is_cut = True
                     continue
-                rate = prompts.ratio(counts.accepted[:, place].tolist(), totals[:, place].tolist(), bounds=SHARE)
-                numbers = {"accepted": int(counts.accepted[:, place].sum()), "of_steps": int(totals[:, place].sum())}
-                cells = {"task": side.row.task_name, "target": side.row.target, **numbers}
-                marks.append(Mark(series, place + 1, rate, side.row.n, side.row, cells=cells))
+                cells = {
+                    "task": side.row.task_name, "target": side.row.target, "accepted": each.accepted,
+                    "verified": each.verified,
+                }  # fmt: skip
+                marks.append(Mark(series, each.position, rate, side.row.n, side.row, cells=cells))
         if marks:
             panels.append(Panel(
                 group.label, "draft position", POSITION_RATES[metric], metric, tuple(marks), "linear",
@@ -413,9 +403,11 @@ def _positions(rows: PaperRows, metric: str) -> Drawing:
             drawn.append(group)
     if not panels:
         raise ConfigError(f"{rows.named_sources}: no method recorded steps with drafts, which positions needs")
-    of = "the steps that verified it" if metric == "conditional" else "all steps"
-    what = f"Share of {of} in which a draft position was accepted, with 95 % intervals over prompts"
-    what += f"; positions of fewer than {MIN_PASSES} steps are left out" if is_cut else ""
+    what = "Chance that a draft position is accepted if the target verifies it (accepted ÷ verified)"
+    if metric == "unconditional":
+        what = "Chance that a draft is accepted up to a position, if it reaches so far (product of accepted ÷ verified)"
+    what += ", with 95 % intervals over prompts"
+    what += f"; positions of fewer than {MIN_PASSES} verified tokens are left out" if is_cut else ""
     trees = [name for group in drawn for name, side in group.named if side.row.value("tree_nodes") is not None]
     levels = [f"of draft trees ({', '.join(dict.fromkeys(trees))}) by level"] if trees else []
     caption = caption_of(what, drawn)

@@ -20,7 +20,7 @@ def paper_table(rows: PaperRows, metrics: Sequence[str]) -> Table:
     """Returns the table. Raises ConfigError for an unknown metric, and for no metric."""
     groups = rows.groups(metrics[0] if metrics else "speedup", records=False)
     every = [row for group in groups for row in group.rows]
-    known = {name for row in every for name in row.metrics if row.value(name) is not None} | {"quality"}
+    known = {name for row in every for name in row.metrics if row.has(name)} | {"quality"}
     for metric in metrics:
         if metric not in known:
             raise ConfigError(f"--metric {metric}: {rows.named_sources}: no row has it: {nearest(metric, known)}")
@@ -68,7 +68,7 @@ def _column(metric: str, rows: Sequence[Row], *, is_first: bool) -> RowColumn:
     digits = DIGITS.get(metric, unit.digits)
 
     def cell(row: Row) -> str:
-        text = with_interval(row.metric(metric), digits, unit.factor)
+        text = with_interval(row.metrics.get(metric), digits, unit.factor)
         return marked(text, row) if is_first else text
 
     return RowColumn(heading, True, cell=cell, metric=metric)

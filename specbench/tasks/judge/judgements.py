@@ -217,7 +217,7 @@ def _ask(requests: Mapping[str, JudgeRequest], settings: JudgeSettings, console:
 Ratings = Mapping[JudgementKey, float | None]  # by record and method
 
 
-def with_ratings(record: Record, ratings: Ratings) -> Record:
+def rated_record(record: Record, ratings: Ratings) -> Record:
     """Returns a copy of a record in which every answer has the metric `judge_score`, which may be None."""
     methods = {
         name: replace(each, scores={**each.scores, JUDGED: ratings.get((record.key, name))})

@@ -1,0 +1,81 @@
+"""A command is repeated when its run is finished: rows at once, and no weights are read."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from specbench.models.loading import model_source
+
+Specbench = Callable[..., tuple[int, str, str]]
+WORDS = ("run", "--task", "mgsm", "--subset", "en", "--limit", "2", "--data", "sample", "--threads", "1",
+         "--set", "generation.max_new_tokens=6")  # fmt: skip
+LOADED = "weights are read"
+
+
+@pytest.fixture
+def refuse_weights(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From its call on, reading weights is an error."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError(LOADED)
+
+    return lambda: monkeypatch.setattr("specbench.models.loading.load_network", refuse)
+
+
+@pytest.mark.parametrize("output", [("--output", "here"), ()])
+@pytest.mark.parametrize("method", ["sd,pld"])
+def test_rows_are_made_again_without_the_models(
+    method: str, output: tuple[str, ...], specbench: Specbench, tmp_path: Path, refuse_weights: Callable[[], None]
+) -> None:
+    words = (*WORDS, "--method", method, *output)
+    code, first, err = specbench(*words)
+    assert code == 0, err
+    (folder,) = [each.parent for each in tmp_path.rglob("records.jsonl")]
+    before = {name: (folder / name).read_bytes() for name in ("records.jsonl", "run.json", "measurements.json")}
+    rows = (folder / "leaderboard.json").read_bytes()
+    (folder / "leaderboard.json").unlink()
+    refuse_weights()
+    code, again, err = specbench(*words)
+    assert code == 0 and "all 2 examples are measured already" in err, err
+    assert again == first and (folder / "leaderboard.json").read_bytes() == rows
+    assert before == {name: (folder / name).read_bytes() for name in before}
+    code, _, err = specbench(*words, "--leaderboard", "board.json")
+    assert code == 0 and (tmp_path / "board.json").is_file(), err
+
+
+def test_what_is_missing_or_changed_loads_the_models(
+    specbench: Specbench, tmp_path: Path, refuse_weights: Callable[[], None]
+) -> None:
+    target = tmp_path / "target"
+    shutil.copytree(model_source("embedded:target"), target)
+    common = (*WORDS, "--method", "sd", "--output", "here", "--target", str(target), "--drafter", "embedded:drafter")
+    code, _, err = specbench(*common)
+    assert code == 0, err
+    folder = tmp_path / "here"
+    refuse_weights()
+    assert specbench(*common)[0] == 0
+    for more in (("--limit", "3"), ("--repeats", "2"), ("--dtype", "bfloat16"), ("--seed", "1")):
+        code, _, err = specbench(*common, *more)
+        assert code == 2 and LOADED in err, (more, err)
+    kept = {name: (folder / name).read_text() for name in ("records.jsonl", "measurements.json", "run.json")}
+    environment = json.loads(kept["run.json"])
+    environment["environment"]["versions"]["torch"] = "0.1"
+    for name, text in (
+        ("records.jsonl", kept["records.jsonl"].splitlines()[0] + "\n"),
+        ("measurements.json", '{"measurements": []}'),
+        ("run.json", json.dumps(environment)),
+    ):
+        (folder / name).write_text(text)
+        code, _, err = specbench(*common)
+        assert code == 2 and LOADED in err, (name, err)
+        (folder / name).write_text(kept[name])
+    assert specbench(*common)[0] == 0
+    weights = next(target.glob("*.safetensors"))
+    changed = bytearray(weights.read_bytes())
+    changed[-1] ^= 1
+    weights.write_bytes(bytes(changed))
+    code, _, err = specbench(*common)
+    assert code == 2 and LOADED in err, "another checkpoint"

@@ -108,6 +108,7 @@ def test_too_many_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ("content", "word"),
     [(b"", "is cut off"), (b"no archive", "is no bundle"), (gzip.compress(b"x" * 600), "is no bundle"),
      (gzip.compress(bytes(1024)), "has no runs"), (gzip.compress(bytes(1024))[:-6], "is cut off")],
+    ids=["empty", "text", "compressed text", "no members", "cut"],
 )  # fmt: skip
 def test_what_is_no_archive_is_refused(
     specbench: Callable[..., Any], tmp_path: Path, content: bytes, word: str

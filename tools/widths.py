@@ -137,7 +137,7 @@ def measure_parts(folder: Path, place: Path, models: Sequence[str], ways: Sequen
             try:
                 result: dict[str, Any] = {"batch_width": measure(folder, model, way).model_dump(mode="json")}
             except (RuntimeError, ConfigError) as error:  # a model that cannot be compiled
-                result = {"problem": " ".join(str(error).split())}
+                result = {"problem": " ".join(str(error).replace(f"{folder}/", "").split())}
             known = environment("cpu", "", "")
             parts.setdefault(model, {})[way.name] = {
                 "device": known["device"],

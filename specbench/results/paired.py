@@ -84,6 +84,7 @@ KINDS: dict[str, Kind] = {
     "mean_acceptance_length": "ratio", "acceptance_rate": "difference", "tpot_ratio": "ratio", "e2e_ratio": "ratio",
 }  # fmt: skip
 NEUTRAL: dict[Kind, float] = {"ratio": 1.0, "difference": 0.0}
+SAME_EXAMPLE = ("prompt", "reference_digest")  # fields that the answers of a pair share
 OVER_AR = ("speedup", "speedup_e2e")  # exactly 1 for AR itself
 
 
@@ -234,9 +235,7 @@ def join_pairs(parts: Sequence[Pairs]) -> Pairs:
     return replace(parts[0], own=(first, second), baseline=(plain, other))
 
 
-def pair_up(
-    first: RowWithRecords, second: RowWithRecords, same: Collection[str] = ("prompt", "reference_digest")
-) -> Pairs:
+def pair_up(first: RowWithRecords, second: RowWithRecords, same: Collection[str] = SAME_EXAMPLE) -> Pairs:
     """Pairs the answers of both sides by example, repeat and turn, and leaves out pairs that differ in `same`."""
     others = {answer.key: place for place, answer in enumerate(second.own)}
     places = [

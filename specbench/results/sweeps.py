@@ -12,7 +12,7 @@ from specbench.core.errors import ConfigError
 from specbench.results.answers import Answer, acceptance_rates, length_columns
 from specbench.results.leaderboard import ROWS
 from specbench.results.metrics import speeds
-from specbench.results.paired import MetricChange, RowWithRecords, pair_up
+from specbench.results.paired import SAME_EXAMPLE, MetricChange, RowWithRecords, pair_up
 from specbench.results.row import SHUFFLED, Row
 from specbench.results.runs import RecordedRuns, finished_run, rows_of_subsets
 from specbench.results.scores import quality
@@ -90,7 +90,7 @@ class Sweep:
         first = self.first_of(swept)
         if first is swept:
             return None
-        same = ("reference_digest",) if CONTEXT in self.conditions else ("prompt", "reference_digest")
+        same = ("reference_digest",) if CONTEXT in self.conditions else SAME_EXAMPLE
         return pair_up(first.side, swept.side, same).change(metric)
 
 

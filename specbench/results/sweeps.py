@@ -38,6 +38,12 @@ def points_in(path: Path) -> list[Path]:
     return sorted(file.parent for file in path.glob(f"*=*/{ROWS}"))
 
 
+def rows_of_points(path: Path) -> list[Row]:
+    """Returns the rows of all finished points of a sweep's folder, in the order of their values."""
+    rows = [row for point in points_in(path) for row in finished_run(point).rows]
+    return sorted(rows, key=lambda row: [_order(value) for value in point_of(row).values()])
+
+
 @dataclass(frozen=True)
 class SweptRow:
     """A method on a subset at one point, its seeds pooled. `values`: of the conditions without the seed. `side`: its

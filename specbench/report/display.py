@@ -67,8 +67,8 @@ class Results(DisplayedResult):
     def records(self) -> list[Record]:
         """The records: for every example the tokens, steps and times of each method. Raises ConfigError if there are
         none."""
-        from specbench.results.runs import RecordedRun
-        from specbench.results.sweeps import is_sweep, points_in
+        from specbench.results.runs import RecordedRun, points_in
+        from specbench.results.sweeps import is_sweep
 
         if not self.path.is_dir():
             raise ConfigError(f"{self.path}: a leaderboard file has no records: load the folder of a run")

@@ -14,7 +14,7 @@ from specbench.results.leaderboard import ROWS
 from specbench.results.metrics import speeds
 from specbench.results.paired import MetricChange, RowWithRecords, pair_up
 from specbench.results.row import SHUFFLED, Row
-from specbench.results.runs import RecordedRuns, finished_run, rows_of_subsets
+from specbench.results.runs import RecordedRuns, finished_run, points_in, rows_of_subsets
 from specbench.results.scores import quality
 from specbench.specs.sweep import CONTEXT, SEED, SWEEP, Value, value_text
 from specbench.statistics.bootstrap import SHARE, Estimate, Resampler
@@ -31,11 +31,6 @@ def point_of(row: Row) -> Mapping[str, Value]:
 def is_sweep(path: Path) -> bool:
     """Returns whether a folder holds the folders of points, and is not a run itself."""
     return path.is_dir() and not (path / ROWS).exists() and bool(points_in(path))
-
-
-def points_in(path: Path) -> list[Path]:
-    """Returns the finished points of a sweep's folder."""
-    return sorted(file.parent for file in path.glob(f"*=*/{ROWS}"))
 
 
 def rows_of_points(path: Path) -> list[Row]:

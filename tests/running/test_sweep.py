@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from specbench.api import load, run
+from specbench.api import compare, load, run
 from specbench.core.errors import ConfigError
 from specbench.publish.paper.figures import read_drawing
 from specbench.publish.paper.rows import Selection, read_rows
@@ -18,8 +18,8 @@ from specbench.records.records import RecordFile
 from specbench.report.sweep import RowsOfSweep, sweep_table
 from specbench.results.answers import answers_of
 from specbench.results.leaderboard import write
-from specbench.results.runs import finished_run
-from specbench.results.sweeps import is_sweep, points_in, read_sweeps
+from specbench.results.runs import finished_run, points_in
+from specbench.results.sweeps import is_sweep, read_sweeps
 from specbench.running.request import Request
 from specbench.running.sweep import run_sweep, sweep_requests
 from specbench.specs.run_options import RunOptions
@@ -157,6 +157,10 @@ def test_a_command_and_a_call_give_the_rows_of_all_points(
     assert load(swept).rows == results.rows
     with pytest.raises(ConfigError, match="draw it with `specbench plot sweep"):
         results.plot()
+    with pytest.raises(
+        ConfigError, match=r"is a sweep: give the folder of one of its points, such as .*context=32,seed=0"
+    ):
+        compare(results, results)
     with pytest.raises(ConfigError, match="give each condition a list"):
         run("scrolls", "pld", sweep={"context": 32})
 

@@ -118,7 +118,8 @@ def run(
     task: str | Sequence[str], method: str | Method | Sequence[str | Method], *, target: ModelLike | None = None,
     drafter: ModelLike | None = None, output: str | Path | None = None, leaderboard: str | Path | None = None,
     lm_eval_include: str | Path | None = None, judge: str | None = None, judge_base_url: str | None = None,
-    judge_template: str | Path | None = None, quiet: bool = False, **options: Any,
+    judge_template: str | Path | None = None, sweep: str | Sequence[str] | Mapping[str, str | Sequence[Any]] = (),
+    quiet: bool = False, **options: Any,
 ) -> Results:  # fmt: skip
     """Measures methods and AR on tasks, as `specbench run` does. The same call resumes an interrupted run.
 
@@ -126,6 +127,8 @@ def run(
     target, drafter: hub ids, folders or `embedded:NAME`; or a loaded transformers model with its tokenizer, as a pair
         or a `Model`. It is measured on its device and in its dtype, and its rows have a digest of its weights.
     output: folder of the run. leaderboard: file that the rows are merged into. quiet: print no progress.
+    sweep: conditions and their values, such as {"context": [2048, 4096]}, or as on the command line: "context=2k,4k".
+        A run at each value; the results have the rows of all, and `output` has a folder of each.
     options: the fields of `RunOptions`, which are the options of `specbench run`, such as limit=8, data="sample",
         subsets=["en", "de"] and overrides={"generation.max_new_tokens": 64}; subset= and set= mean the same as the
         last two. limit=None or "all" measures all examples. Without `limit`, a run of the embedded models measures a
@@ -133,7 +136,9 @@ def run(
 
     Raises ConfigError for bad input.
     """
+    from specbench.report.sweep import RowsOfSweep
     from specbench.running.request import Judge, Request, check_request
+    from specbench.running.sweep import run_sweep, sweep_requests
 
     # 1. The request: objects are registered, and named as rows name them.
     models = {"target": _model_name("target", target)}
@@ -147,7 +152,9 @@ def run(
         if not isinstance(text, str | None):
             raise ConfigError(f"{key} = {text!r:.60}: give a text")
     rating = Judge(judge, judge_base_url, template=_path("judge_template", judge_template))
+    sweeps = _sweeps(sweep)
     given = [f"{name}={value!r}" for name, value in chosen.changed().items()]
+    given += [f"sweep={sweeps!r}"] if sweeps else []
     arguments = [repr(",".join(tasks)), repr(",".join(names)), *given]
     command = f"specbench.run({', '.join(arguments)})"  # as rows keep it
     request = Request(
@@ -155,7 +162,9 @@ def run(
         lm_eval_include=_path("lm_eval_include", lm_eval_include), own_methods=own,
         judge=None if rating == Judge(None) else rating, may_limit="limit" not in options,
     )  # fmt: skip
-    check_request(request)
+    requests = sweep_requests(request, sweeps) if sweeps else [request]
+    for each in requests:
+        check_request(each)
     from specbench.running.execute import execute  # imports torch
 
     # 2. The run, after which this process is as it was.
@@ -165,8 +174,22 @@ def run(
         console.quiet = True
     silence = nullcontext() if quiet else Heartbeat(console)
     with _restored_process(chosen, [target, drafter]), silence:
+        if sweeps:
+            folder = run_sweep(requests, console)
+            return Results(RowsOfSweep.read(folder), folder)
         outcome = execute(request, console)
     return Results(outcome, outcome.records.parent)
+
+
+def _sweeps(given: str | Sequence[str] | Mapping[str, str | Sequence[Any]]) -> list[str]:
+    """Returns the conditions of a sweep as on the command line, CONDITION=VALUE,VALUE each."""
+    if not isinstance(given, Mapping):
+        return [given] if isinstance(given, str) else _listed("sweep", given)
+    try:
+        texts = {name: each if isinstance(each, str) else json.dumps(list(each))[1:-1] for name, each in given.items()}
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"sweep = {given!r:.60}: give each condition a list of texts or numbers") from error
+    return [f"{name}={text}" for name, text in texts.items()]
 
 
 def _path(key: str, place: Path | str | None) -> Path | None:
@@ -271,12 +294,17 @@ with_options(run, "options", (
 
 
 def load(path: str | Path) -> Results:
-    """Returns the results of a finished run, or the rows of a leaderboard file. Raises ConfigError for other paths."""
+    """Returns the results of a finished run or of a sweep, or the rows of a leaderboard file. Raises ConfigError for
+    other paths."""
+    from specbench.report.sweep import RowsOfSweep
     from specbench.results.runs import read_path
+    from specbench.results.sweeps import is_sweep
     from specbench.running.execute import RunOutcome
 
     if not isinstance(path, str | Path):
         raise ConfigError(f"path = {path!r:.60}: give the folder of a run, or a leaderboard file")
+    if is_sweep(Path(path)):
+        return Results(RowsOfSweep.read(Path(path)), Path(path))
     found = read_path(str(path), Path(path))
     return Results(RunOutcome(found.rows, found.file.parent / "records.jsonl", found.file), Path(path))
 

@@ -141,15 +141,14 @@ def run(
 
 
 def print_sweep(requests: "Sequence[Request]", *, as_json: bool) -> None:
-    """Measures the points of a sweep and prints a table of each task."""
-    from specbench.report.sweep import sweep_as_json, sweep_table
-    from specbench.results.sweeps import read_sweeps
+    """Measures the points of a sweep and prints a table of each task, or the rows of all points."""
+    from specbench.report.sweep import RowsOfSweep
     from specbench.running.sweep import run_sweep
 
     with serving_of(requests[0].servers) as load_pair:
         folder = run_sweep(requests, stderr, load_pair)
-    sweeps = read_sweeps([folder])
-    print_result([sweep_as_json(each) for each in sweeps], as_json, lambda: map(sweep_table, sweeps))
+    found = RowsOfSweep.read(folder)
+    print_result([row.model_dump(mode="json") for row in found.rows], as_json, found.tables)
     if not as_json:
         stdout.print(f"runs: {folder}", soft_wrap=True)
 

@@ -48,7 +48,7 @@ class LoadWindow(Stored, omit_defaults=True):
 
     `kind`: concurrency or rate. `window`: its number at this level. `requests`: how many it has. `warm_up`: by server,
     those that were warmed up just before; None in files of earlier versions. `context`: the tokens to which prompts
-    were cut; None: they were not.
+    were cut; None: prompts are as long as they are.
     """
 
     task: str

@@ -52,25 +52,28 @@ class DisplayedResult:
 
 @dataclass(frozen=True, repr=False)
 class Results(DisplayedResult):
-    """The rows and the records of a run, or the rows of a leaderboard file. `path`: its folder or its file."""
+    """The rows and the records of a run or of all points of a sweep, or the rows of a leaderboard file. `path`: its
+    folder or its file."""
 
     outcome: RunRows
     path: Path
 
     @property
     def rows(self) -> Sequence[Row]:
-        """The rows: one per method and subset, and one over all subsets."""
+        """The rows: one per method and subset, and one over all subsets; of a sweep, those of each point."""
         return self.outcome.rows
 
     @cached_property
     def records(self) -> list[Record]:
         """The records: for every example the tokens, steps and times of each method. Raises ConfigError if there are
         none."""
-        from specbench.results.runs import RecordedRun
+        from specbench.results.runs import RecordedRun, points_in
+        from specbench.results.sweeps import is_sweep
 
         if not self.path.is_dir():
             raise ConfigError(f"{self.path}: a leaderboard file has no records: load the folder of a run")
-        return list(RecordedRun(self.path).records.values())
+        folders = points_in(self.path) if is_sweep(self.path) else [self.path]
+        return [record for folder in folders for record in RecordedRun(folder).records.values()]
 
     def tables(self) -> Iterable[Table]:
         return self.outcome.tables()
@@ -93,7 +96,12 @@ class Results(DisplayedResult):
         return Path(path)
 
     def plot(self, path: str | Path | None = None) -> "Picture":
-        """Returns a picture of speed-up and acceptance by subset, and writes it into a file if `path` is given."""
+        """Returns a picture of speed-up and acceptance by subset, and writes it into a file if `path` is given. Raises
+        ConfigError for a sweep."""
+        from specbench.results.sweeps import is_sweep
+
+        if is_sweep(self.path):
+            raise ConfigError(f"{self.path}: is a sweep: draw it with `specbench plot sweep {self.path}`")
         figure = picture_of(self.outcome.by_method())
         if path is not None:
             check_plot(Path(path))

@@ -1,6 +1,8 @@
 """The table of a sweep: a row for each point and method, with what changed since the first point."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from specbench.core.console import counted
 from specbench.core.errors import ConfigError, nearest
@@ -12,14 +14,30 @@ from specbench.report.captions import (
     score_heading,
     warning_lines,
 )
+from specbench.report.tables import RunRows
 from specbench.results.metric_format import NULL, metric_of, number, score_pair, with_interval
 from specbench.results.paired import KINDS
-from specbench.results.sweeps import Sweep, SweptRow, Values
+from specbench.results.sweeps import Sweep, SweptRow, Values, read_sweeps, rows_of_points
 from specbench.specs.sweep import CONTEXT, value_text
 
 SHOWN = ("speedup", "mean_acceptance_length")
 BEYOND = "‡"
 DIGITS = {"mean_acceptance_length": 2, "speedup": 2}
+
+
+@dataclass(frozen=True)
+class RowsOfSweep(RunRows):
+    """The rows of all points of a sweep, whose tables are those of the sweep. `folder`: that of the points."""
+
+    folder: Path
+
+    @classmethod
+    def read(cls, folder: Path) -> "RowsOfSweep":
+        return cls(rows_of_points(folder), folder)
+
+    def tables(self) -> Iterator[Table]:
+        """Yields a table of each task: a row for each point and method, seeds pooled."""
+        yield from map(sweep_table, read_sweeps([self.folder]))
 
 
 def sweep_table(sweep: Sweep, metrics: Sequence[str] = SHOWN) -> Table:
@@ -55,26 +73,6 @@ def sweep_table(sweep: Sweep, metrics: Sequence[str] = SHOWN) -> Table:
     sections = in_sections(cells) if sweep.conditions else cells
     num_keys = len(sweep.conditions) + has_subsets + 1
     return Table(title, columns, sections, list(_caption(sweep, metrics)), num_keys=num_keys)
-
-
-def sweep_as_json(sweep: Sweep, metrics: Sequence[str] = SHOWN) -> dict[str, object]:
-    """Returns every row of a sweep with all its metrics, and what changed since the first point."""
-    return {
-        "task": sweep.task, "conditions": list(sweep.conditions),
-        "rows": [
-            {
-                "point": dict(each.values), "seeds": list(each.seeds), "subset": each.row.subset,
-                "method": each.row.method_name, "n": each.row.n, "repeats": each.row.repeats,
-                "prompt_tokens": each.prompt_tokens, "not_cut": each.num_short,
-                "metrics": {name: metric.model_dump() for name, metric in each.row.metrics.items()},
-                "since_first_point": {
-                    metric: {change.kind: change.change.model_dump(), "not_paired_because": change.unpaired}
-                    for metric in metrics if (change := sweep.change(each, metric)) is not None
-                },
-            }
-            for each in sweep.rows
-        ],
-    }  # fmt: skip
 
 
 def sign_of(metric: str) -> str:

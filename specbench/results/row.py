@@ -228,8 +228,8 @@ class RowWarning(FilePart):
 
 class RowLoad(FilePart):
     """The load of a served row. `level`: requests in flight, or requests per second. `windows`: the number for each
-    server; intervals resample windows. `requests`: the number in each window. `context`: the tokens to which the
-    documents of prompts were cut; null: prompts are as long as they are."""
+    server; intervals resample windows. `requests`: the number in each window. `context`: the tokens to which prompts
+    were cut; null: prompts are as long as they are."""
 
     kind: Literal["concurrency", "rate"]
     level: Annotated[FiniteFloat, Field(gt=0)]

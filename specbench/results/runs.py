@@ -217,12 +217,19 @@ def run_folder_of(row: Row, file: Path) -> Path | None:
     return file.parent if (file.parent / "records.jsonl").is_file() else None
 
 
+def points_in(path: Path) -> list[Path]:
+    """Returns the finished points of a sweep's folder."""
+    return sorted(file.parent for file in path.glob(f"*=*/{ROWS}"))
+
+
 def finished_run(path: Path) -> RecordedRun:
     """Returns a finished run. Raises ConfigError for a path that is no run, and for an unfinished run."""
     if not path.is_dir():
         problem = "is a file (`specbench leaderboard merge` takes files)" if path.exists() else "no such folder"
         raise ConfigError(f"run '{path}': {problem}: {RUN_HINT}")
     if not (path / ROWS).is_file():
+        if points := points_in(path):
+            raise ConfigError(f"run '{path}': is a sweep: give the folder of one of its points, such as {points[0]}")
         raise ConfigError(f"run '{path}': has no {ROWS}, so it is not finished: repeat its command")
     run = RecordedRun(path)
     if not run.rows:

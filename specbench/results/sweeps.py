@@ -14,7 +14,7 @@ from specbench.results.leaderboard import ROWS
 from specbench.results.metrics import speeds
 from specbench.results.paired import SAME_EXAMPLE, MetricChange, RowWithRecords, pair_up
 from specbench.results.row import SHUFFLED, Row
-from specbench.results.runs import RecordedRuns, finished_run, rows_of_subsets
+from specbench.results.runs import RecordedRuns, finished_run, points_in, rows_of_subsets
 from specbench.results.scores import quality
 from specbench.specs.sweep import CONTEXT, SEED, SWEEP, Value, value_text
 from specbench.statistics.bootstrap import SHARE, Estimate, Resampler
@@ -33,9 +33,10 @@ def is_sweep(path: Path) -> bool:
     return path.is_dir() and not (path / ROWS).exists() and bool(points_in(path))
 
 
-def points_in(path: Path) -> list[Path]:
-    """Returns the finished points of a sweep's folder."""
-    return sorted(file.parent for file in path.glob(f"*=*/{ROWS}"))
+def rows_of_points(path: Path) -> list[Row]:
+    """Returns the rows of all finished points of a sweep's folder, in the order of their values."""
+    rows = [row for point in points_in(path) for row in finished_run(point).rows]
+    return sorted(rows, key=lambda row: [_order(value) for value in point_of(row).values()])
 
 
 @dataclass(frozen=True)

@@ -32,13 +32,14 @@ def dry_run(request: Request, console: Console) -> Table:
     for line in request_notes(request, spec):
         say(console, line)
     loaded = without_calibration(load_requested(spec, spec.target.startswith(EMBEDDED), console), spec.methods)
-    # Drafters of heads and stores need the target's weights: only AR gets a decoder, and its prompts are those of all.
+    # Drafters of heads and stores need the target's weights: only AR gets a decoder. Prompts fit the models of all.
     models = load_models(spec, partial(load_model, weights=False))
     check_files(spec, models, left_out)
     if left_out:
         say(console, "--method all leaves out " + "; ".join(f"{name}: {why}" for name, why in left_out.items()))
         spec = spec.model_copy(update={"methods": tuple(each for each in spec.methods if each.name not in left_out)})
-    runs = make_subset_runs(spec.model_copy(update={"methods": spec.methods[:1]}), models, loaded)
+    alone = spec.model_copy(update={"methods": spec.methods[:1]})
+    runs = make_subset_runs(alone, models, loaded, fitting=spec.methods)
     done = [] if request.output is None else list(RecordFile(request.output / "records.jsonl").stream())
     rows = [line_of(run, spec.repeats, done) for run in runs]
     target, drafters = models.target, dict.fromkeys(model.name for model in models.drafters.values())

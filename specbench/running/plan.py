@@ -64,8 +64,9 @@ Loaded = Sequence[tuple[TaskSpec, str, TaskData]]
 @dataclass(frozen=True)
 class SubsetRun:
     """One subset of one task, with its data and the decoders of all methods; `decoders[0]` is AR. `renderer`: renders
-    all prompts and conversations. `most_tokens`: the tokens of its longest conversation, by the id of a model with
-    recorded or compiled passes; filled when the subset is measured."""
+    all prompts and conversations. `limited_by`: the name of the model whose context limits all methods. `uncut`: the
+    examples before their prompts were shortened. `most_tokens`: the tokens of its longest conversation, by the id of a
+    model with recorded or compiled passes; filled when the subset is measured."""
 
     task: TaskSpec
     subset: str
@@ -74,13 +75,9 @@ class SubsetRun:
     decoders: tuple[Decoder, ...]
     context_limit: int | None
     renderer: PromptRenderer = field(default_factory=PromptRenderer)
+    limited_by: str = ""
+    uncut: Sequence[Example] = ()
     most_tokens: dict[int, int] = field(default_factory=dict, compare=False)
-
-    @property
-    def limited_by(self) -> str:
-        """The name of the model with the context that limits all methods."""
-        model = self.models.limiting_model([decoder.method for decoder in self.decoders])
-        return "" if model is None else model.name
 
     @property
     def readers(self) -> tuple[TextModel, ...]:
@@ -254,20 +251,26 @@ def run_folder(
     return RunFolder(path, identity, named_by_digest=request.output is None, spec=spec)
 
 
-def make_subset_runs(spec: RunSpec, models: LoadedModels, loaded: Loaded) -> list[SubsetRun]:
+def make_subset_runs(
+    spec: RunSpec, models: LoadedModels, loaded: Loaded, *, fitting: Sequence[MethodSpec] | None = None
+) -> list[SubsetRun]:
     """Returns the subsets of a run with decoders and checked prompts. Raises ConfigError for a method that does not fit
-    the models, prompts that do not fit their contexts, and references that a scorer cannot read."""
-    _, subset_runs = subsets_with_decoders(spec, models, loaded)
+    the models, prompts that do not fit their contexts, and references that a scorer cannot read.
+
+    `fitting`: the methods whose models the prompts must fit; by default those of the spec.
+    """
+    _, subset_runs = subsets_with_decoders(spec, models, loaded, fitting=fitting)
     return [with_checked_prompts(run, spec.prompt_checks) for run in subset_runs]
 
 
 def subsets_with_decoders(
-    spec: RunSpec, models: LoadedModels, loaded: Loaded, left_out: dict[str, str] | None = None
-) -> tuple[RunSpec, list[SubsetRun]]:
+    spec: RunSpec, models: LoadedModels, loaded: Loaded, left_out: dict[str, str] | None = None,
+    *, fitting: Sequence[MethodSpec] | None = None,
+) -> tuple[RunSpec, list[SubsetRun]]:  # fmt: skip
     """Returns the subsets of a run with a decoder of each method, made once per sampling setting.
 
     `left_out`: why methods are left out, by name; those that do not fit are added and removed from the spec. Without
-    it, raises ConfigError for such a method.
+    it, raises ConfigError for such a method. `fitting`: see `make_subset_runs`.
     """
     tasks = [
         (with_prompt_stops(task.subset(subset), models.target, spec.chat), subset, data)
@@ -284,30 +287,35 @@ def subsets_with_decoders(
             left_out.setdefault(method.name, str(error))
     if left_out:
         spec = spec.model_copy(update={"methods": tuple(m for m in spec.methods if m.name not in left_out)})
+    fitting = spec.methods if fitting is None else fitting
+    limit, limiting = models.context_limit(fitting), models.limiting_model(fitting)
     subset_runs = []
     for task, subset, data in tasks:
         by_method = decoders_by_sampling[sampling_of(task.generation)]
         decoders = tuple(by_method[method.name] for method in spec.methods)
-        budgets = models.budgets(spec.methods, task.generation.max_new_tokens)
-        if (most := task.max_prompt_tokens) is not None:
-            check_length(most, task.generation.max_new_tokens, budgets, models.context_limit(spec.methods))
-            budgets = (*budgets, PromptBudget(models.target, most))
+        budgets = models.budgets(fitting, task.generation.max_new_tokens)
         renderer = PromptRenderer(spec.chat, budgets, system_prompt(spec, task))
-        subset_runs.append(
-            SubsetRun(task, subset, data, models, decoders, models.context_limit(spec.methods), renderer)
-        )
+        limited_by = "" if limiting is None else limiting.name
+        run = SubsetRun(task, subset, data, models, decoders, limit, renderer, limited_by, data.examples)
+        if (most := task.max_prompt_tokens) is not None:
+            try:
+                run = replace(run, renderer=renderer_within(run, most))
+            except ConfigError as error:
+                raise ConfigError(f"max_prompt_tokens = {most}: {error}") from error
+        subset_runs.append(run)
     return spec, subset_runs
 
 
-def check_length(most: int, num_new_tokens: int, budgets: Sequence[PromptBudget], context: int | None) -> None:
-    """Raises ConfigError if the models cannot read prompts of `most` tokens and answer: shorter ones would be measured
-    under this length."""
-    own = min((each.num_tokens for each in budgets if each.translated is None), default=most)
+def renderer_within(run: SubsetRun, most: int) -> PromptRenderer:
+    """Returns a subset's renderer that also shortens prompts to `most` tokens of the target. Raises ConfigError if the
+    models cannot read so many and answer: shorter prompts would be measured under this length."""
+    own = min((each.num_tokens for each in run.renderer.budgets if each.translated is None), default=most)
     if own < most:
         raise ConfigError(
-            f"max_prompt_tokens = {most}: the context of the models is {context} tokens, of which the answer takes up "
-            f"to {num_new_tokens}: give at most {own}, or a smaller generation.max_new_tokens"
+            f"the context of the models is {run.context_limit} tokens, of which the answer takes up to "
+            f"{run.task.generation.max_new_tokens}: give at most {own}, or a smaller generation.max_new_tokens"
         )
+    return run.renderer.within(PromptBudget(run.models.target, most))
 
 
 def with_checked_prompts(run: SubsetRun, checks: PromptChecks) -> SubsetRun:

@@ -9,7 +9,6 @@ from specbench.core.values import text_digest
 from specbench.models.causal_lm import Prompt, TextModel
 from specbench.records.records import Key, Record
 from specbench.specs.components import PromptChecks
-from specbench.tasks.context import Span
 from specbench.tasks.examples import Example, TaskData
 
 Texts = tuple[str, ...]  # texts of user and model in turn; the last one is the user's
@@ -89,12 +88,17 @@ class PromptRenderer:
         """Returns the prompt of a conversation that ends with the user's text, as a model reads it."""
         key = id(model), texts
         if key not in self._rendered:
-            self._rendered[key] = self.render_once(model, texts)
+            self._rendered[key] = self._render_once(model, texts)
         return self._rendered[key]
 
-    def render_once(self, model: TextModel, texts: Texts) -> Prompt:
-        """Does the same, and keeps nothing: for texts that are only tried."""
+    def _render_once(self, model: TextModel, texts: Texts) -> Prompt:
         return model.render_prompt(texts, uses_chat(model, self.chat), self.system)
+
+    def within(self, budget: PromptBudget) -> "PromptRenderer":
+        """Returns a renderer with a further budget, which shares what this one keeps of rendered texts."""
+        renderer = PromptRenderer(self.chat, (*self.budgets, budget), self.system)
+        renderer._rendered = self._rendered
+        return renderer
 
     def shorten(self, texts: Texts) -> Texts:
         """Returns texts that are within all budgets. Removes as few characters as possible from the middle of the
@@ -104,7 +108,7 @@ class PromptRenderer:
         """
 
         def fits(shorter: Texts) -> bool:  # what was shortened in vain is not kept
-            render = self.render if shorter is texts else self.render_once
+            render = self.render if shorter is texts else self._render_once
             return all(budget.holds(render(budget.translated or budget.model, shorter)) for budget in self.budgets)
 
         if texts not in self._fitting:
@@ -113,7 +117,7 @@ class PromptRenderer:
             if fits(texts):
                 num_kept = too_many
             elif not fits(_without_middle(texts, 0)):
-                raise ConfigError("the chat template alone is longer than the context of the models; use --chat never")
+                raise ConfigError("the chat template alone is longer than a prompt may be: use --chat never")
             while too_many - num_kept > 1:
                 middle = (num_kept + too_many) // 2
                 if fits(_without_middle(texts, middle)):
@@ -141,15 +145,6 @@ def _without_middle(texts: Texts, num_kept: int) -> Texts:
     )
 
 
-def _without_its_middle(document: Span | None, length: int, num_kept: int) -> Span | None:
-    """Returns where a document stands after the middle of its prompt of `length` characters was removed; None if not
-    all that was removed is of the document."""
-    cut = (num_kept + 1) // 2, length - num_kept // 2
-    if document is None or not document[0] <= cut[0] or not cut[1] <= document[1]:
-        return None
-    return document[0], document[1] - (length - num_kept)
-
-
 def truncate_examples(data: TaskData, target: TextModel, renderer: PromptRenderer) -> TaskData:
     """Returns the data with every first turn that exceeds a budget shortened. Each example holds the number of the
     target's tokens that were removed from it."""
@@ -159,9 +154,7 @@ def truncate_examples(data: TaskData, target: TextModel, renderer: PromptRendere
         if prompt != example.prompt:
             whole, shortened = (renderer.render(target, (text,)).packed_ids for text in (example.prompt, prompt))
             num_cut = len(whole) - len(shortened)
-            turns = prompt, *example.turns[1:]
-            document = _without_its_middle(example.document, len(example.prompt), len(prompt))
-            example = replace(example, turns=turns, truncated_tokens=num_cut, document=document)
+            example = replace(example, turns=(prompt, *example.turns[1:]), truncated_tokens=num_cut)
         examples.append(example)
     return replace(data, examples=tuple(examples))
 

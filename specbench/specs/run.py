@@ -70,8 +70,8 @@ class LoadSpec(Spec):
     rate: tuple[Annotated[float, Field(ge=0.001, le=1000)], ...] = ()
     """Requests per second, such as [2, 8], sent at random times (Poisson)."""
     context: tuple[Annotated[int, Field(ge=16, le=2**24)], ...] = ()
-    """Tokens of each prompt, such as [1024, 4096], to which the documents of a task are cut: every level is measured at
-    each. When absent, prompts are as long as they are."""
+    """Tokens of each prompt, such as [1024, 4096]: every level is measured at each. Longer prompts are cut as by the
+    task key max_prompt_tokens, shorter ones are left out. When absent, prompts are as long as they are."""
     windows: Annotated[int, Field(ge=2, le=1000)] = 10
     """Windows of each server at each level. Intervals resample the windows."""
     requests: Annotated[int, Field(ge=2, le=1000)] = 4

@@ -12,7 +12,6 @@ from specbench.core.errors import ConfigError, nearest
 from specbench.core.values import text_digest
 from specbench.specs import templates
 from specbench.specs.task import TaskSpec
-from specbench.tasks.context import Span, find_document
 from specbench.tasks.local_files import Row
 from specbench.tasks.scoring import Reference
 from specbench.tasks.sources import Kind, NoRows, Source, open_source, read_task_rows
@@ -206,7 +205,7 @@ class Example:
 
     index: the number of the example in its subset, from 0. id: the row's `id`, else the index. truncated_tokens: how
     many target tokens were cut from the first turn because it was too long. judge_sees_reference: whether a judge of
-    the answers sees the references. document: where the document stands in the first turn; None without one.
+    the answers sees the references.
     """
 
     index: int
@@ -215,7 +214,6 @@ class Example:
     references: tuple[Reference | None, ...]
     truncated_tokens: int = 0
     judge_sees_reference: bool = False
-    document: Span | None = None
 
     @property
     def prompt(self) -> str:
@@ -286,12 +284,7 @@ def make_examples(task: TaskSpec, subset: str, source: Source, place: str, limit
             raise ConfigError(f"{place}: no column 'category', which judge_reference_categories needs: add it")
         sees_reference = row.get("category") in merged.judge_reference_categories
         turns = shots.prefix + first, *others
-        document = None  # of a task whose prompts must not be shortened
-        if merged.truncation is not None:
-            document = find_document(merged, next(split_turns(merged, row, place)), turns[0])
-        examples.append(
-            Example(index, identity, turns, references, judge_sees_reference=sees_reference, document=document)
-        )
+        examples.append(Example(index, identity, turns, references, judge_sees_reference=sees_reference))
     if not examples:
         raise NoRows(f"{source.location}: no rows are left of subset '{subset}': check the data and the reader")
     return TaskData(source.kind, source.location, source.revision, tuple(examples), shots.fewshot, num_rows)

@@ -33,9 +33,11 @@ from specbench.results.leaderboard import load as load_leaderboard
 from specbench.results.row import Row, RowLoad, RowServing
 from specbench.running.execute import execute
 from specbench.running.request import Request
+from specbench.specs.catalogue import load_task
 from specbench.specs.run import read_servers
 from specbench.specs.run_options import RunOptions
 from specbench.statistics.bootstrap import Estimate
+from specbench.tasks.examples import load_examples
 from tests.support.drawn_answers import SHORT, tied
 from tests.support.rows import row as make_row
 from tests.support.scripted_server import AR, SD, TOKENIZER, Script, servers_file
@@ -182,53 +184,63 @@ def test_as_many_requests_are_in_flight_as_the_level_says_and_all_servers_get_th
         assert first == second == [number % 3 for number in range(6)]
 
 
-def run_documents(folder: Path, subset: str = "qmsum", **load: Any) -> tuple[list[Row], str, Script]:
-    """Measures meetings of about 110 tokens under a load. Returns the rows with a load, what was said, and the server
-    `draft`."""
+def run_meetings(folder: Path, *overrides: str, **load: Any) -> tuple[list[Row], str, Script]:
+    """Measures meetings of about 110 tokens, by default without a load. Returns the rows with a load, what was said,
+    and the server `draft`."""
     folder.mkdir(exist_ok=True)
     draft, said = Script("vllm", SD), io.StringIO()
-    with servers_file(folder, {"ar": Script("vllm", AR), "draft": draft}, load=load) as file:
-        request = Request(
-            ["scrolls"],
-            [],
-            RunOptions(subsets=(subset,), limit=3, warm_up=0.0),
-            "",
-            output=folder / "run",
-            servers=file,
-        )
+    keys = {"load": load} if load else {}
+    with servers_file(folder, {"ar": Script("vllm", AR), "draft": draft}, **keys) as file:
+        options = RunOptions(subsets=("qmsum",), limit=3, warm_up=0.0, overrides=overrides)
+        request = Request(["scrolls"], [], options, "", output=folder / "run", servers=file)
         outcome = execute(request, Console(file=said, width=1000), load_served)
     return [row for row in outcome.rows if row.level], said.getvalue(), draft
 
 
-def test_documents_are_cut_to_each_context_and_every_pair_is_a_cell(tmp_path) -> None:
+def prompts_of_meetings(server: Script) -> set[tuple[int, ...]]:
+    """The prompts that were sent to a server, without those of warm-ups and checks."""
+    data = load_examples(load_task("scrolls"), "qmsum", data="sample", use_sample=True, limit=3)
+    beginnings = tuple(example.prompt[:30] for example in data.examples)
+    sent = {tuple(request["prompt"]) for request in server.requests}
+    return {ids for ids in sent if TOKENIZER.decode(list(ids)).startswith(beginnings)}
+
+
+def test_prompts_are_cut_to_each_context_and_every_pair_is_a_cell(tmp_path) -> None:
     load = {"concurrency": [2, 1], "context": [90, 64, 700], "windows": 2, "requests": 2}
-    rows, said, draft = run_documents(tmp_path, **load)
+    rows, said, draft = run_meetings(tmp_path, **load)
     assert [(row.method_name, row.level) for row in rows] == [
         (name, f"concurrency {level}, context {context}")
         for context in (64, 90) for level in (1, 2) for name in ("ar", "draft")
     ]  # fmt: skip
-    assert "load.context 700: scrolls/qmsum has no prompt that can be cut to so many tokens" in said
+    assert "load.context 700: scrolls/qmsum: no prompt has so many tokens: give contexts of at most 1" in said
     assert all(load_of(row).windows == 2 and row.n == min(3, 2 * load_of(row).requests) for row in rows)
-    measured = [len(request["prompt"]) for request in draft.requests if len(request["prompt"]) in range(85, 91)]
-    assert len(measured) >= 2 * 2 + 2 * 4, "all windows of one context, as near to it as characters allow"
-    texts = {TOKENIZER.decode(request["prompt"]) for request in draft.requests if len(request["prompt"]) == 64}
-    assert texts and all("Question: " in text for text in texts if "Question" in text)
     assert load_leaderboard(tmp_path / "run/leaderboard.json")[-len(rows) :] == rows
     # The windows are resumed, and the rows are computed from them alone.
     windows = (tmp_path / "run/load.jsonl").read_bytes()
-    again, _, _ = run_documents(tmp_path, **load)
+    again, _, _ = run_meetings(tmp_path, **load)
     assert (tmp_path / "run/load.jsonl").read_bytes() == windows and again == rows
+    # A run with max_prompt_tokens, as at a point of `--sweep context=64,90`, sends the same prompts.
+    _, _, uncut = run_meetings(tmp_path / "uncut")
+    of_points = set[tuple[int, ...]]()
+    for context in (64, 90):
+        _, _, server = run_meetings(tmp_path / f"context={context}", f"max_prompt_tokens={context}")
+        own = prompts_of_meetings(server)
+        assert len(own) == 3 and all(len(ids) in range(context - 4, context + 1) for ids in own)
+        of_points |= own
+    assert of_points == prompts_of_meetings(draft) - prompts_of_meetings(uncut)
 
 
 def test_a_load_whose_contexts_have_no_prompts_ends_before_anything_is_measured(tmp_path) -> None:
-    with pytest.raises(
-        ConfigError, match=r"load\.context 700: scrolls/qmsum has no prompt that can .* \(its longest has 1"
-    ):
-        run_documents(tmp_path, concurrency=[1], context=[700])
+    with pytest.raises(ConfigError, match=r"load\.context 700: scrolls/qmsum: no prompt has so many .* at most 1\d\d$"):
+        run_meetings(tmp_path, concurrency=[1], context=[700])
     assert not (tmp_path / "run/load.jsonl").exists()
-    with pytest.raises(ConfigError, match=r"load\.context 1900: .* leaves no room for 512 new tokens in 2048"):
-        run_documents(tmp_path / "long", concurrency=[1], context=[1900])
-    with pytest.raises(ConfigError, match=r"load\.context 64: mgsm/en has no documents to cut"):
+    with pytest.raises(
+        ConfigError, match=r"load\.context 1900: .* context of the models is 2048 tokens, .* at most 1536"
+    ):
+        run_meetings(tmp_path / "long", concurrency=[1], context=[1900])
+    with pytest.raises(ConfigError, match=r"load\.context 90: scrolls/qmsum: max_prompt_tokens = 64 is less"):
+        run_meetings(tmp_path / "both", "max_prompt_tokens=64", concurrency=[1], context=[90])
+    with pytest.raises(ConfigError, match=r"load\.context 64: mgsm/en: prompts of this task are not cut"):
         run(tmp_path / "sums", load={**LEAST, "context": [64]})
 
 

@@ -9,30 +9,34 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from specbench.api import compare, load, run
 from specbench.core.errors import ConfigError
 from specbench.publish.paper.figures import read_drawing
 from specbench.publish.paper.rows import Selection, read_rows
 from specbench.publish.paper.table import sweep_tables
 from specbench.records.records import RecordFile
-from specbench.report.sweep import sweep_as_json, sweep_table
+from specbench.report.sweep import RowsOfSweep, sweep_table
 from specbench.results.answers import answers_of
 from specbench.results.leaderboard import write
-from specbench.results.runs import finished_run
-from specbench.results.sweeps import is_sweep, points_in, read_sweeps
+from specbench.results.runs import finished_run, points_in
+from specbench.results.sweeps import is_sweep, read_sweeps
 from specbench.running.request import Request
 from specbench.running.sweep import run_sweep, sweep_requests
 from specbench.specs.run_options import RunOptions
+from tests.support import tiny
 
 SWEEPS = ("context=32,64", "seed=0,1")
 NUM_NEW = 6
 
 
-def requests_into(folder: Path, sweeps: tuple[str, ...] = SWEEPS, **options: object) -> list[Request]:
+def requests_into(
+    folder: Path, sweeps: tuple[str, ...] = SWEEPS, method: str = "pld", **options: object
+) -> list[Request]:
     given = {
         "subsets": ("qmsum",), "target": "embedded:drafter", "data": "sample", "threads": 1, "limit": 2,
         "overrides": (f"generation.max_new_tokens={NUM_NEW}",), **options,
     }  # fmt: skip
-    request = Request(["scrolls"], ["pld"], RunOptions(**given), "specbench run", output=folder)
+    request = Request(["scrolls"], [method], RunOptions(**given), "specbench run", output=folder)
     return sweep_requests(request, sweeps)
 
 
@@ -100,8 +104,6 @@ def test_the_table_says_how_contexts_were_cut_and_what_is_pooled(swept: Path) ->
     assert "2 prompts, 2 answers each, pooled over seeds 0, 1; intervals resample prompts" in said
     assert "a longer one loses its middle" in said and "answers about the same documents are paired" in said
     assert "were not cut" not in said
-    data = sweep_as_json(sweep)
-    assert json.loads(json.dumps(data)) == data and data["conditions"] == ["context"]
     selection = Selection.of([], ["pld"], [], [], [])
     (chosen,) = sweep_tables(read_rows([swept], selection), ["acceptance_rate"])
     assert chosen.columns[5].heading == "α −\nfirst point"
@@ -128,7 +130,44 @@ def test_the_same_points_in_another_order_are_not_measured_again(swept: Path) ->
     assert {path.name: (path / "records.jsonl").read_bytes() for path in points_in(swept)} == before
 
 
-def test_what_is_wrong_with_a_point_is_said_before_the_first_is_measured(tmp_path: Path) -> None:
+def test_a_command_and_a_call_give_the_rows_of_all_points(
+    swept: Path, specbench: Callable[..., tuple[int, str, str]]
+) -> None:
+    before = RowsOfSweep.read(swept).rows
+    assert [row.request["sweep"] for row in before if row.method_name == "pld"] == [
+        {"context": context, "seed": seed} for context in (32, 64) for seed in (0, 1)
+    ]  # fmt: skip
+    code, out, err = specbench(
+        "run", "--task", "scrolls", "--subset", "qmsum", "--method", "pld", "--target", "embedded:drafter", "--data",
+        "sample", "--threads", "1", "--limit", "2", "--set", f"generation.max_new_tokens={NUM_NEW}", "--set",
+        "generation.temperature=1", "--sweep", SWEEPS[0], "--sweep", SWEEPS[1], "--output", str(swept), "--json",
+    )  # fmt: skip
+    assert code == 0, err
+    printed = json.loads(out)
+    assert printed == [row.model_dump(mode="json") for row in RowsOfSweep.read(swept).rows]
+    assert [row["metrics"] for row in printed] == [row.model_dump(mode="json")["metrics"] for row in before]
+    overrides = {"generation.max_new_tokens": NUM_NEW, "generation.temperature": 1}
+    results = run(
+        "scrolls", "pld", subset="qmsum", target="embedded:drafter", data="sample", threads=1, limit=2,
+        overrides=overrides, sweep={"context": ["32", 64], "seed": [0, 1]}, output=swept, quiet=True,
+    )  # fmt: skip
+    assert [row.metrics for row in results.rows] == [row.metrics for row in before] and results.path == swept
+    assert "sweep=['context=\"32\", 64', 'seed=0, 1']" in results.rows[0].command
+    assert len(results.records) == 8 and "scrolls: sweep of context" in str(results)
+    assert load(swept).rows == results.rows
+    with pytest.raises(ConfigError, match="draw it with `specbench plot sweep"):
+        results.plot()
+    with pytest.raises(
+        ConfigError, match=r"is a sweep: give the folder of one of its points, such as .*context=32,seed=0"
+    ):
+        compare(results, results)
+    with pytest.raises(ConfigError, match="give each condition a list"):
+        run("scrolls", "pld", sweep={"context": 32})
+
+
+def test_what_is_wrong_with_a_point_is_said_before_the_first_is_measured(
+    tmp_path: Path, tiny_pair: tuple[str, str]
+) -> None:
     folder = tmp_path / "sweep"
     for sweeps, words in (
         (("context=32,100k",), r"context=102400: max_prompt_tokens = 102400: the context of the models is \d+ tokens"),
@@ -138,6 +177,13 @@ def test_what_is_wrong_with_a_point_is_said_before_the_first_is_measured(tmp_pat
     ):
         with pytest.raises(ConfigError, match=words):
             run_sweep(requests_into(folder, sweeps), Console(quiet=True))
+    # The context of a drafter counts as well as the target's.
+    small = tiny.network("gpt2", vocab_size=257, max_position_embeddings=32, num_hidden_layers=1)
+    small.save_pretrained(tmp_path / "small")
+    tiny.tokenizer().save_pretrained(tmp_path / "small")
+    models = {"target": tiny_pair[0], "drafter": str(tmp_path / "small")}
+    with pytest.raises(ConfigError, match="context=64: max_prompt_tokens = 64: the context of the models is 32 tokens"):
+        run_sweep(requests_into(folder, ("context=16,64",), "sd", **models), Console(quiet=True))
     assert not folder.exists()
 
 
@@ -164,7 +210,7 @@ def test_a_command_prints_the_table_and_draws_it(specbench: Callable[..., tuple[
     code, out, err = specbench("run", *words, "--output", "sweep")
     assert code == 0 and "scrolls: sweep of context, temperature" in out and "runs: sweep" in out, err
     code, out, err = specbench("run", *words, "--output", "sweep", "--json")
-    assert code == 0 and len(json.loads(out)[0]["rows"]) == 8, err
+    assert code == 0 and len(json.loads(out)) == 4 * 3, err
     code, out, err = specbench("plot", "sweep", "sweep", "--output", "sweep.svg")
     assert code == 0 and "by context and temperature" in out, err
     lines = csv.DictReader(Path("sweep.csv").read_text().splitlines())

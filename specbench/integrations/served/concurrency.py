@@ -28,10 +28,10 @@ from specbench.records.windows import (
     window_file,
 )
 from specbench.running.events import Events
-from specbench.running.plan import Plan, SubsetRun
+from specbench.running.plan import Plan, SubsetRun, renderer_within
+from specbench.running.prompts import truncate_examples
 from specbench.running.warm_up import MAX_BLOCKS_CPU, MAX_SHARE, WarmUp, until_steady, warm_up_ids
 from specbench.specs.run import BASELINE, LoadSpec
-from specbench.tasks.context import cut_to_tokens
 from specbench.tasks.examples import Example
 
 BringUp = Callable[[str], bool]  # see `ServedModels.bring_up`
@@ -51,7 +51,8 @@ class LoadRequest:
 
 @dataclass(frozen=True)
 class PromptSet:
-    """The prompts of a subset that windows send. `context`: the tokens to which they were cut; None: they were not."""
+    """The prompts of a subset that windows send. `context`: the tokens to which they were cut; None: they are as long
+    as the servers can read."""
 
     subset_run: SubsetRun
     context: int | None
@@ -66,38 +67,33 @@ def prompt_sets(plan: Plan, load: LoadSpec, events: Events) -> list[PromptSet]:
         if not load.context:
             found.append(PromptSet(run, None, run.data.examples))
             continue
-        with doing(f"{run.task.name}/{run.subset}: cutting documents to {counted(len(load.context), 'context')}"):
+        with doing(f"{run.task.name}/{run.subset}: cutting prompts to {counted(len(load.context), 'context')}"):
             for context in sorted(set(load.context)):
-                examples, problem = examples_of_context(run, context)
-                if examples:
-                    found.append(PromptSet(run, context, examples))
-                else:
-                    problems.append(f"load.context {context}: {run.task.name}/{run.subset} {problem}")
+                try:
+                    found.append(PromptSet(run, context, examples_of_context(run, context)))
+                except ConfigError as error:
+                    problems.append(f"load.context {context}: {run.task.name}/{run.subset}: {error}")
     for line in problems if found else ():
         events.say(f"{line}: not measured")
     if problems and not found:
-        raise ConfigError(f"{problems[0]}: give contexts that prompts have, or a task with documents")
+        raise ConfigError(problems[0])
     return found
 
 
-def examples_of_context(run: SubsetRun, context: int) -> tuple[list[Example], str]:
-    """Returns the examples of a subset whose documents can be cut so that the target reads `context` tokens; why, if
-    there are none."""
-    target = run.models.target
-    room = None if run.context_limit is None else run.context_limit - run.task.generation.max_new_tokens
-    if room is not None and context > room:
-        return [], f"leaves no room for {run.task.generation.max_new_tokens} new tokens in {run.context_limit}"
-    having = [(each, each.document) for each in run.data.examples if each.document is not None]
-    if not having:
-        return [], "has no documents to cut (its task has no `truncation: middle`)"
-
-    def count(prompt: str) -> int:
-        return len(run.renderer.render_once(target, (prompt,)).ids)
-
-    cut = [(each, cut_to_tokens(each.prompt, document, context, count)) for each, document in having]
-    examples = [replace(each, turns=(prompt,), document=None) for each, prompt in cut if prompt is not None]
-    longest = max(count(each.prompt) for each, _ in having) if not examples else 0
-    return examples, f"has no prompt that can be cut to so many tokens (its longest has {longest})"
+def examples_of_context(run: SubsetRun, context: int) -> Sequence[Example]:
+    """Returns the examples of a subset with prompts of `context` tokens of the target, cut as the task key
+    max_prompt_tokens cuts them; prompts that are shorter are left out. Raises ConfigError if there are none."""
+    target, most = run.models.target, run.task.max_prompt_tokens
+    if run.task.truncation is None:
+        raise ConfigError("prompts of this task are not cut: take a task of long documents, such as scrolls")
+    if most is not None and context > most:
+        raise ConfigError(f"max_prompt_tokens = {most} is less: remove one of them")
+    renderer = renderer_within(run, context)
+    lengths = [len(renderer.render(target, (example.prompt,)).packed_ids) for example in run.uncut]
+    whole = tuple(each for each, length in zip(run.uncut, lengths, strict=True) if length >= context)
+    if not whole:
+        raise ConfigError(f"no prompt has so many tokens: give contexts of at most {max(lengths)}")
+    return truncate_examples(replace(run.data, examples=whole), target, renderer).examples
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from specbench.results.conditions import conditions
 from specbench.results.leaderboard import ROWS, load
 from specbench.results.paired import RowWithRecords
 from specbench.results.row import Row
-from specbench.results.runs import RecordedRuns, filter_rows, finished_run, rows_of_subsets
-from specbench.results.sweeps import Sweep, is_sweep, point_of, points_in, sweeps_of
+from specbench.results.runs import RecordedRuns, filter_rows, finished_run, points_in, rows_of_subsets
+from specbench.results.sweeps import Sweep, is_sweep, point_of, sweeps_of
 from specbench.specs.sweep import value_text
 
 if TYPE_CHECKING:

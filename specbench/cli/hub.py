@@ -45,7 +45,7 @@ def results(
         str | None, typer.Option(help="Task of the benchmark, for a single row; by default TASK or TASK_SUBSET.")
     ] = None,
     filter_: Filters = None,
-    subset: Subsets = None,
+    subset: Annotated[str | None, typer.Option(help="Subsets, separated by commas; by default each of a task.")] = None,
     bundle: Bundles = None,
     signers: Signers = None,
 ) -> None:
@@ -70,7 +70,8 @@ def results(
     place = {"dataset": {"id": dataset, "task_id": task_id or "any"}, "source": {"url": source, "name": source_name}}
     build(EvalResult, place | {"value": 0.0}, "results: ")  # before the rows are read
     with status_line("reading the rows"):
-        found = rows_of_model(model, sources or [], filter_ or [], split(subset or ""), bundle or [], signers)
+        subsets = split(subset or "")
+        found = rows_of_model(model, sources or [], filter_ or [], subsets, bundle or [], signers, each_subset=True)
         made = hub_results(found, Destination(dataset, source, source_name, task_id))
     write_output("--output", output, results_text(made))
     stdout.print(f"{output}: {counted(len(made), 'result')} of {found.name}", soft_wrap=True)

@@ -286,3 +286,18 @@ def test_a_site_becomes_a_static_space(specbench, tmp_path):
     for wrong, word in ((("--license", "mit"), "without --space"), (("--space", "--license", "CC BY"), "lower case")):
         code, _, err = specbench(*words, *wrong)
         assert code == 2 and word in err
+
+
+def test_results_are_of_single_subsets_as_the_tasks_of_a_benchmark(specbench, tmp_path):
+    mgsm = {"task": "mgsm@4:0123456789ab"}
+    parts = [measured(**mgsm, subset=name, language=name, n=20) for name in ("en", "ja")]
+    whole = measured(**mgsm, subset="all", language=None, subsets={"en": 20, "ja": 20})
+    board(tmp_path, *parts, whole)
+    words = ("hub", "results", DRAFTER, "board.json", *HUB, "--output", "out.yaml")
+    assert specbench(*words)[0] == 0
+    entries = parse_eval_result_entries(yaml.safe_load((tmp_path / "out.yaml").read_text(encoding="utf-8")))
+    _, made = benchmark_of(load_task("mgsm"), ["en", "ja"])
+    assert [each.task_id for each in entries] == [each.id for each in made.tasks]
+    code, _, err = specbench(*words, "--subset", "all")
+    assert code == 2 and "--task-id" in err
+    assert specbench(*words, "--subset", "all", "--task-id", "mgsm")[0] == 0

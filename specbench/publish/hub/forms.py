@@ -31,7 +31,8 @@ NEEDS = {"inspect-ai": ("field_spec", "solvers", "scorers")}  # further keys of 
 
 def is_repository(name: str) -> bool:
     """Returns whether a name has the form of a repository on the hub, which says nothing about whether it exists."""
-    from huggingface_hub.utils import HFValidationError, validate_repo_id
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
     try:
         validate_repo_id(name)

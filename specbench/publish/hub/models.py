@@ -14,7 +14,7 @@ from specbench.publish.suite_runs import RUNS
 from specbench.report.captions import model_name
 from specbench.results.leaderboard import ROWS
 from specbench.results.level import Levels
-from specbench.results.row import Row
+from specbench.results.row import ALL, Row
 from specbench.results.runs import filter_rows, rows_of_subsets
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -39,12 +39,12 @@ class ModelRows:
 
 def rows_of_model(
     name: str, sources: Sequence[Path], filters: Sequence[str] = (), subsets: Sequence[str] = (),
-    bundles: Sequence[Path] = (), signers: Path | None = None,
+    bundles: Sequence[Path] = (), signers: Path | None = None, *, each_subset: bool = False,
 ) -> ModelRows:  # fmt: skip
     """Returns the rows of a model, named as in the rows or by the last part of that name. `sources`: leaderboard files
     and folders of runs or sweeps; without any, all finished runs in `runs`. `subsets`: by default the rows over all
-    subsets, where a task has several. `bundles`, `signers`: confirm rows. Raises ConfigError for an unknown model with
-    the nearest name, and for unknown filters and subsets."""
+    subsets, where a task has several; with `each_subset` those of single subsets. `bundles`, `signers`: confirm rows.
+    Raises ConfigError for an unknown model with the nearest name, and for unknown filters and subsets."""
     if signers is not None and not bundles:
         raise ConfigError(f"--signers {signers}: has no effect without --bundle: add --bundle, or remove it")
     found = list(sources) or [path.parent for path in sorted(RUNS.glob(f"*/{ROWS}"))]
@@ -63,7 +63,11 @@ def rows_of_model(
     own = [row for row in rows if full in (row.drafter, row.target) and not row.is_baseline]
     if not own:
         raise ConfigError(f"'{full}': has rows of AR only: measure a method on it, or with it as the drafter")
-    chosen = rows_of_subsets(filter_rows(own, filters), subsets)
+    filtered = filter_rows(own, filters)
+    if each_subset and not subsets:
+        chosen = [row for row in filtered if row.subset != ALL]
+    else:
+        chosen = rows_of_subsets(filtered, subsets)
     drafts = tuple(row for row in chosen if row.drafter == full)
     on_target = tuple(row for row in chosen if row.drafter != full)
     levels = levels_of(chosen, bundles, signers) if bundles else None

@@ -9,7 +9,7 @@ from specbench.publish.hub.models import ModelRows, told_model, why_not_on_hub
 from specbench.report.captions import draft_length, drafter_kind, lossless_word, sampling_of, verdict_of, why_unranked
 from specbench.results.level import level_of
 from specbench.results.metric_format import with_interval
-from specbench.results.row import Row
+from specbench.results.row import ALL, Row
 from specbench.specs.catalogue import load_task, task_names
 from specbench.tasks.hub import fill_fields
 
@@ -65,6 +65,11 @@ def hub_results(found: ModelRows, to: Destination) -> list[EvalResult]:
     if to.task_id is not None and len(rows) > 1:
         raise ConfigError(
             f"--task-id {to.task_id}: is for one row, but there are {len(rows)}: choose one with --filter and --subset"
+        )
+    if to.task_id is None and (whole := [row for row in rows if row.subset == ALL]):
+        raise ConfigError(
+            f"row {whole[0].place}: is over all subsets, for which eval.yaml has no task: choose single ones with "
+            "--subset, or name a task of the benchmark with --task-id"
         )
     scored = {place for row in rows for place in _data_sets_of(row)}
     if to.dataset in scored:

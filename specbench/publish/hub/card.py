@@ -59,7 +59,7 @@ def card(found: ModelRows) -> str:
 
 def _baselines(found: ModelRows) -> dict[int, Row]:
     """Returns AR's row under the same conditions by the id of each row that has one."""
-    pairs = {}
+    pairs: dict[int, Row] = {}
     for group in group_by_conditions([RowWithRecords(row) for row in found.all], DEFAULT_METRIC).values():
         baseline = next((side.row for side in group if side.row.is_baseline), None)
         if baseline is not None:
@@ -130,13 +130,11 @@ def _table(rows: Sequence[Row], role: str, baselines: dict[int, Row], found: Mod
 
 def _run_on_lines(rows: Sequence[Row], labels: Sequence[str], baselines: dict[int, Row]) -> list[str]:
     """Returns a line for each row of AR with the methods whose answers go on where its answers end."""
-    of_baseline: dict[int, list[tuple[Row, str]]] = {}
-    for row, label in zip(rows, labels, strict=True):
-        of_baseline.setdefault(id(baselines.get(id(row))), []).append((row, label))
-    return [
-        line for pairs in of_baseline.values() if (baseline := baselines.get(id(pairs[0][0]))) is not None
-        for line in runs_on_lines(*zip(*pairs, strict=True), baseline)
-    ]  # fmt: skip
+    lines = []
+    for baseline in {id(each): each for each in map(baselines.get, map(id, rows)) if each is not None}.values():
+        own = [place for place, row in enumerate(rows) if baselines.get(id(row)) is baseline]
+        lines += runs_on_lines([rows[place] for place in own], [labels[place] for place in own], baseline)
+    return lines
 
 
 def _data(row: Row) -> str:

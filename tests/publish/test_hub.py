@@ -12,9 +12,9 @@ from specbench.publish.hub.benchmark import benchmark_of
 from specbench.publish.hub.card import card, front_matter
 from specbench.publish.hub.forms import Benchmark, EvalResults, read_form
 from specbench.publish.hub.models import rows_of_model, why_not_on_hub
-from specbench.publish.hub.results import notes_of
+from specbench.publish.hub.results import Destination, hub_results, notes_of
 from specbench.publish.site.build import MARK
-from specbench.results.leaderboard import write
+from specbench.results.leaderboard import load, write
 from specbench.results.row import Row, RowWarning
 from specbench.specs.catalogue import load_task
 from specbench.statistics.bootstrap import Estimate
@@ -301,3 +301,17 @@ def test_results_are_of_single_subsets_as_the_tasks_of_a_benchmark(specbench, tm
     code, _, err = specbench(*words, "--subset", "all")
     assert code == 2 and "--task-id" in err
     assert specbench(*words, "--subset", "all", "--task-id", "mgsm")[0] == 0
+
+
+def test_the_models_of_the_board_of_real_models_are_local_and_told_as_such():
+    board_of_real = Path(__file__).parents[2] / "leaderboards" / "real.json"
+    names = dict.fromkeys(each.drafter or each.target for each in load(board_of_real))
+    for name in names:
+        found = rows_of_model(name, [board_of_real])
+        with pytest.raises(ConfigError, match=r"not a model of the hub|not by a commit"):
+            hub_results(found, Destination("me/tau", "https://example.org/bundle"))
+        text = card(found)
+        assert "not a model of the hub" in text or "not by a commit" in text
+        lines = text.splitlines()
+        num_rows = sum(line.startswith("| ") for line in lines) - 2 * sum(line.startswith("| ---") for line in lines)
+        assert num_rows == len(found.as_drafter) + len(found.as_target)

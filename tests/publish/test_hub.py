@@ -8,6 +8,7 @@ import yaml
 from huggingface_hub import ModelCard, parse_eval_result_entries
 
 from specbench.core.errors import ConfigError
+from specbench.publish.bundle.scrub import REMOVED
 from specbench.publish.hub.benchmark import benchmark_of
 from specbench.publish.hub.card import card, front_matter
 from specbench.publish.hub.forms import Benchmark, EvalResults, read_form
@@ -315,3 +316,14 @@ def test_the_models_of_the_board_of_real_models_are_local_and_told_as_such():
         lines = text.splitlines()
         num_rows = sum(line.startswith("| ") for line in lines) - 2 * sum(line.startswith("| ---") for line in lines)
         assert num_rows == len(found.as_drafter) + len(found.as_target)
+        assert REMOVED not in text
+
+
+def test_neither_cards_nor_results_tell_homes_and_secrets(monkeypatch, tmp_path):
+    monkeypatch.setenv("MY_API_KEY", "a-secret-of-mine-1234")
+    command = "specbench run --target /home/someone/models/t --method sd --set x=a-secret-of-mine-1234"
+    own = measured(command=command, target="/home/someone/models/t", target_revision="local-0123456789ab")
+    found = rows_of_model(DRAFTER, [board(tmp_path, own)])
+    for text in (card(found), notes_of(own, found), front_matter(found)[0]):
+        assert "someone" not in text and "a-secret" not in text
+    assert "models/t" in card(found) and "--method sd" in card(found)

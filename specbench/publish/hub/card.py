@@ -6,6 +6,7 @@ Source of the front matter's keys: https://github.com/huggingface/hub-docs/blob/
 from collections.abc import Sequence
 
 from specbench.core.table import Table, escaped_markdown
+from specbench.publish.bundle.scrub import Scrubber
 from specbench.publish.hub.forms import dumped
 from specbench.publish.hub.models import ModelRows, told_model
 from specbench.publish.hub.results import LENGTH
@@ -39,7 +40,8 @@ CLAIMS = {"yes": "lossless", "no": "lossy: the output is not the target's own"}
 
 
 def card(found: ModelRows) -> str:
-    """Returns the Markdown: a table for each other model, sampling, machine and set of versions, then the commands."""
+    """Returns the Markdown: a table for each other model, sampling, machine and set of versions, then the commands,
+    without secrets and home folders."""
     baselines = _baselines(found)
     weights = "; ".join(told_model(found.name, revision) for revision in found.revisions)
     sections = [
@@ -48,13 +50,12 @@ def card(found: ModelRows) -> str:
         for rows in _groups(own, role)
     ]
     rows = [*found.as_drafter, *found.as_target]
-    return "\n".join(
-        [
-            f"## Speculative decoding\n\nMeasured by specbench with {escaped_markdown(weights)}. {TERMS}\n",
-            *(section.markdown() for section in sections),
-            f"### Reproduce\n\n```sh\n{_commands(rows)}\n```\n",
-        ]
-    )
+    parts = [
+        f"## Speculative decoding\n\nMeasured by specbench with {escaped_markdown(weights)}. {TERMS}\n",
+        *(section.markdown() for section in sections),
+        f"### Reproduce\n\n```sh\n{_commands(rows)}\n```\n",
+    ]
+    return Scrubber.of_user().text("\n".join(parts))
 
 
 def _baselines(found: ModelRows) -> dict[int, Row]:
@@ -178,4 +179,4 @@ def front_matter(found: ModelRows) -> tuple[str, list[str]]:
         content["model-index"] = eval_results_to_model_index(found.name.rstrip("/").rpartition("/")[2], results)
     others = dict.fromkeys(f"{row.data_source} ({row.data_location})" for row in rows if row.data_source != "hub")
     left_out = [f"not in model-index, which names data sets of the hub: rows of {', '.join(others)}"] if others else []
-    return f"---\n{dumped(content)}---\n", left_out
+    return Scrubber.of_user().text(f"---\n{dumped(content)}---\n"), left_out

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specbench.core.errors import ConfigError
+from specbench.publish.bundle.scrub import Scrubber
 from specbench.publish.hub.forms import EvalResult, ResultDataset, ResultSource
 from specbench.publish.hub.models import ModelRows, told_model, why_not_on_hub
 from specbench.report.captions import draft_length, drafter_kind, lossless_word, sampling_of, verdict_of, why_unranked
@@ -120,7 +121,8 @@ def _result(row: Row, found: ModelRows, to: Destination) -> EvalResult:
 
 
 def notes_of(row: Row, found: ModelRows) -> str:
-    """Returns in words what the form has no keys for: what the number is, its interval, and all it depends on."""
+    """Returns in words what the form has no keys for: what the number is, its interval, and all it depends on;
+    without secrets and home folders."""
     drafter = told_model(row.drafter, row.drafter_revision) if row.drafter else f"none ({drafter_kind(row)})"
     claim = {"yes": "lossless", "no": "lossy: the output is not the target's own"}
     repeats = f", {row.repeats} repeats" if row.repeats > 1 else ""
@@ -142,4 +144,4 @@ def notes_of(row: Row, found: ModelRows) -> str:
         f"row: {level_of(row, found.levels or {})}",
         f"specbench {row.versions.get('specbench') or 'of an unknown version'}",
     ]
-    return "; ".join(parts)
+    return Scrubber.of_user().text("; ".join(parts))

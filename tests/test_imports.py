@@ -31,6 +31,7 @@ COMMANDS = [
     ["site", "board.json", "--output", "site"],
     ["plot", "languages", "board.json", "--output", "languages.svg"],
     ["table", "board.json"],
+    ["card", "embedded:drafter", "board.json"],
     ["check", "--baseline", "before", "--candidate", "after"],
     ["report", "before", "--html", "report.html", "--answers", "2"],
 ]  # fmt: skip

@@ -75,6 +75,7 @@ COMMANDS = {
     "site": "publish:site", "check": "leaderboard:check", "lm-eval": "run:lm_eval",
     "serve-llama-cpp": "serve:serve_llama_cpp", "train": "train:train", "leaderboard": "leaderboard:leaderboard",
     "bundle": "bundle:bundle", "board": "publish:board", "plot": "paper:plot", "table": "paper:table",
+    "card": "hub:card", "hub": "hub:hub",
 }  # fmt: skip
 FORMER_NAMES = {"limit": "roofline"}  # former name: name
 CONTEXT_SETTINGS = {"lm-eval": {"allow_extra_args": True, "ignore_unknown_options": True}}  # lm-eval parses the rest

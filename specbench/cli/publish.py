@@ -154,6 +154,12 @@ def site(
         ),
     ] = 0,
     prompts: Annotated[bool, flag("--prompts", help="With --answers: their prompts too, rendered again.")] = False,
+    space: Annotated[
+        bool, flag("--space", help="Add the README.md by which the folder is a static Space of the Hugging Face hub.")
+    ] = False,
+    license_: Annotated[
+        str | None, typer.Option("--license", help="With --space: licence, as the hub names it: cc-by-4.0.")
+    ] = None,
     bundle: Bundles = None,
     signers: Signers = None,
 ) -> None:
@@ -172,17 +178,21 @@ def site(
     The same files always give the same pages.
     """
     from specbench.core.console import counted
+    from specbench.publish.hub.space import Space
     from specbench.publish.site.build import ShownAnswers, build
 
     if prompts and not answers:
         raise ConfigError("--prompts: has no effect without --answers: add --answers N, or remove --prompts")
+    if license_ is not None and not space:
+        raise ConfigError(f"--license {license_}: has no effect without --space: add --space, or remove --license")
     shown = ShownAnswers(answers)
     if prompts:
         from specbench.running.recorded_prompts import rendered_prompts  # imports torch
 
         shown = ShownAnswers(answers, rendered_prompts)
     with status_line("building the site"):
-        built = build(files, output, title, shown, levels_in(files, bundle, signers))
+        levels = levels_in(files, bundle, signers)
+        built = build(files, output, title, shown, levels, Space(license_) if space else None)
     for line in built.warnings:
         stderr.print(f"warning: {line}", soft_wrap=True)
     counts = f"{counted(built.num_rows, 'row')}, {counted(built.num_files, 'file')}"

@@ -9,9 +9,11 @@ from typing import Any
 
 from specbench.built_in import __version__
 from specbench.core import bounded
+from specbench.core.console import counted
 from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError
 from specbench.core.files import is_real_folder, replacing, writing
+from specbench.publish.hub.space import README, Space
 from specbench.publish.site.answers import asset, environment
 from specbench.publish.site.charts import FRAME, prediction_plots, quality_speed_plots
 from specbench.publish.site.entries import Entries, SiteRow, by_machine, index_table, read_entries
@@ -80,11 +82,12 @@ class BuiltSite:
 
 
 def build(
-    files: Sequence[Path], folder: Path, title: str, answers: ShownAnswers = NO_ANSWERS, levels: Levels | None = None
-) -> BuiltSite:
+    files: Sequence[Path], folder: Path, title: str, answers: ShownAnswers = NO_ANSWERS, levels: Levels | None = None,
+    space: Space | None = None,
+) -> BuiltSite:  # fmt: skip
     """Writes the site of leaderboard files, and replaces an earlier site. Raises ConfigError for files that are not
     leaderboards or have no rows, and for a folder that holds anything but a site or cannot be written; an earlier site
-    is then unchanged. `levels`: of rows that bundles have."""
+    is then unchanged. `levels`: of rows that bundles have. `space`: also makes the folder a static Space of the hub."""
     check_replaceable(folder)
     entries = read_entries(files, levels)
     about = {"kind": KIND, "title": title, "rows": len(entries.all)}
@@ -92,7 +95,7 @@ def build(
     shown, problems = answers_of_runs(entries.all, answers)
     kept = "; an earlier site is unchanged"
     with writing(f"--output {folder}", "name another folder", kept), replacing(folder) as building:
-        for name, text in pages(entries, title, shown):
+        for name, text in (*pages(entries, title, shown), *_space_files(space, title, len(entries.all))):
             path = building / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(text.encode("utf-8", "replace"))
@@ -101,6 +104,11 @@ def build(
         (building / MARK).write_bytes(mark.encode("utf-8", "replace"))
         check_replaceable(folder)
     return BuiltSite(len(entries.all), len(names), (*entries.warnings, *problems))
+
+
+def _space_files(space: Space | None, title: str, num_rows: int) -> list[Page]:
+    about = f"Static pages of {counted(num_rows, 'row')}, made by specbench {__version__} (`specbench site --space`)."
+    return [] if space is None else [(README, space.readme(title, about))]
 
 
 @dataclass(frozen=True)

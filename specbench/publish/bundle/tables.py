@@ -6,7 +6,8 @@ from typing import Any
 
 from specbench.core.table import Column, Table
 from specbench.publish.bundle.agreement import JUDGED_BY, OF_MACHINE, Agreement, Answers, Reruns
-from specbench.publish.bundle.verify import Verification, checklist
+from specbench.publish.bundle.verify import CheckedBundle, Verification, checklist
+from specbench.publish.rules import RULES
 from specbench.results.metric_format import NULL, metric_of, number, with_interval
 from specbench.statistics.bootstrap import Estimate
 
@@ -25,6 +26,9 @@ def tables(verification: Verification) -> Iterator[Table]:
         ]
         columns = [Column("task"), Column("subset"), Column("method"), Column("level")]
         yield Table(f"{bundle.file.name}: rows", columns, levels, LEVEL_NOTES)
+        found = [[each.rule, WEIGHTS[each.weight], each.place, each.text] for each in bundle.findings]
+        columns = [Column("rule"), Column("", folds=False), Column("of"), Column("found")]
+        yield Table(f"{bundle.file.name}: rules", columns, found, _rule_notes(bundle))
     if pairs := list(_pairs(verification)):
         yield _agreement_table(pairs, verification)
 
@@ -33,6 +37,20 @@ LEVEL_NOTES = [
     "stated: somebody wrote it; recomputed: made again from the records, and equal",
     "signed: who sent the archive, not that its numbers are true; runs: independent measurements of the configuration",
 ]
+
+
+def _rule_notes(bundle: CheckedBundle) -> list[str]:
+    """Returns the rules that found nothing, and what the findings mean."""
+    found = {each.rule for each in bundle.findings}
+    silent = [rule.name for rule in RULES if rule.name not in found]
+    return [*([f"found nothing: {', '.join(silent)}"] if silent else []), RULE_NOTE]
+
+
+WEIGHTS = {"refused": "refused", "marked": "marked", "unknown": NULL}
+RULE_NOTE = (
+    "refused: no board ranks it, exit code 2; marked: a reader must know it; –: the archive does not show it; "
+    "rows that their records contradict are not looked at"
+)
 
 
 def _groups(verification: Verification) -> list[Reruns]:
@@ -93,6 +111,7 @@ def as_json(verification: Verification) -> dict[str, Any]:
             "file": bundle.file.name,
             "checklist": [asdict(each) for each in checklist(bundle, verification)],
             "problems": bundle.all_problems(),
+            "rules": [each._asdict() for each in bundle.findings],
             "rows": [
                 {"row": each.row.place, **verification.level_of(bundle, each).columns()} for each in bundle.rows
             ],

@@ -21,7 +21,7 @@ from specbench.results.answers import BASELINE, Answer
 from specbench.results.conditions import differences
 from specbench.results.metric_format import metric_of, with_interval
 from specbench.results.paired import RowWithRecords
-from specbench.results.row import REPEAT, Row
+from specbench.results.row import ALL, REPEAT, Row
 from specbench.results.runs import RecordedRun
 from specbench.specs import templates
 from specbench.specs.catalogue import builtin_task_names, load_file
@@ -46,7 +46,8 @@ class Finding(NamedTuple):
 @dataclass(frozen=True)
 class RuledRow:
     """A method's row with its answers and AR's to the same prompts. `ar`: AR's row; None if the file has none.
-    `limits`: the most new tokens of an answer, by subset."""
+    `limits`: the most new tokens of an answer, by subset. `is_whole`: whether it is the row over all
+    that the run measured of the task. `has_texts`: as in `RuledRun`."""
 
     row: Row
     own: Sequence[Answer]
@@ -54,6 +55,8 @@ class RuledRow:
     ar: Row | None
     limits: Mapping[str, int]
     identity: Mapping[str, Any]
+    is_whole: bool
+    has_texts: bool
 
     def found(self, weight: Weight, text: str) -> Finding:
         return Finding(weight, self.row.place, text)
@@ -97,7 +100,8 @@ class RuledRun:
             subset: self.parts[row.task_name, subset].generation.max_new_tokens
             for subset in row.examples if (row.task_name, subset) in self.parts
         }  # fmt: skip
-        return RuledRow(row, own, baseline, ar, limits, self.run.identity)
+        is_whole = row.subset == ALL or not any(each.subset == ALL and each.task == row.task for each in self.run.rows)
+        return RuledRow(row, own, baseline, ar, limits, self.run.identity, is_whole, self.has_texts)
 
 
 @dataclass(frozen=True)
@@ -177,10 +181,13 @@ def _copied(own: Sequence[Answer]) -> int:
 def loops(each: RuledRow) -> Iterator[Finding]:
     """Finds rows whose answers mostly repeat themselves, and those whose speed-up or τ loops change."""
     share = each.row.metrics.get("share_in_loops")
-    if share is None or share.value is None:
+    if not each.has_texts:
+        yield each.found("unknown", "token ids are left out, so nobody can see how many are in loops")
+    elif share is None or share.value is None:
         yield each.found("unknown", "the row does not say how many tokens are in loops")
     elif share.value > OFTEN:
-        yield each.found("refused", f"{share.value:.0%} of its tokens are in loops, which any drafter predicts")
+        weight: Weight = "refused" if each.is_whole else "marked"  # a model may not know one language of several
+        yield each.found(weight, f"{share.value:.0%} of its tokens are in loops, which any drafter predicts")
     elif text := each.warning("loops"):
         yield each.found("marked", text)
 
@@ -405,7 +412,7 @@ def cut_answers(each: RuledRow) -> Iterator[Finding]:
             text = f"{told}: {first.num_new_tokens} tokens instead of {each.limits[first.subset]}"
             yield each.found("refused", text)
     shares = [sum(a.finish == "length" for a in side) / max(1, len(side)) for side in (each.own, each.baseline)]
-    if max(shares) >= MANY_CUT:
+    if each.is_whole and max(shares) >= MANY_CUT:
         yield each.found("marked", f"the limit cuts {shares[0]:.0%} of its answers and {shares[1]:.0%} of AR's")
 
 

@@ -23,6 +23,7 @@ from specbench.specs.catalogue import versioned_name
 from tests.attacks.bounds import within_bounds
 from tests.attacks.test_bundles import FORGED
 from tests.support.bundles import bundled, independent_runs
+from tests.support.runs import run_into
 
 Edit = Callable[[Path], None]
 LONG = 80  # tokens of a forged answer
@@ -278,7 +279,20 @@ def test_what_texts_would_show_is_told(honest: Path, tmp_path: Path) -> None:
     bundle = bundled([run], tmp_path / "private.tar.gz", with_texts=False)
     with verified([bundle]) as [found]:
         told = [(each.rule, each.weight) for each in found.findings]
+    assert told.count(("loops", "unknown")) == 1
     assert ("prompts with answers", "unknown") in told and ("prompts with answers", "refused") not in told
+
+
+def test_one_language_that_a_model_does_not_know_is_marked(tmp_path: Path) -> None:
+    """Loops in one subset of several are no reason to refuse a run; they are if all subsets have them."""
+    run_into(tmp_path / "run", "sd", subsets=("en", "sw"), limit=2)
+    loops_throughout(tmp_path / "run")
+    consistent(tmp_path / "run")
+    run = RecordedRun(tmp_path / "run")
+    found = {
+        each.place.split()[1]: each.weight for each in check_rules([("x", run, run.rows, True)]) if each.rule == "loops"
+    }
+    assert found == {"en": "marked", "sw": "marked", "all": "refused"}
 
 
 def test_a_row_left_out_is_found(honest: Path, tmp_path: Path) -> None:

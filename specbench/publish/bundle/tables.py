@@ -1,6 +1,6 @@
 """What bundles show, as tables and as JSON."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -26,7 +26,10 @@ def tables(verification: Verification) -> Iterator[Table]:
         ]
         columns = [Column("task"), Column("subset"), Column("method"), Column("level")]
         yield Table(f"{bundle.file.name}: rows", columns, levels, LEVEL_NOTES)
-        found = [[each.rule, WEIGHTS[each.weight], each.place, each.text] for each in bundle.findings]
+        places: dict[tuple[str, str, str], list[str]] = {}
+        for each in bundle.findings:
+            places.setdefault((each.rule, WEIGHTS[each.weight], each.text), []).append(each.place)
+        found = [[rule, weight, _first_of(of), text] for (rule, weight, text), of in places.items()]
         columns = [Column("rule"), Column("", folds=False), Column("of"), Column("found")]
         yield Table(f"{bundle.file.name}: rules", columns, found, _rule_notes(bundle))
     if pairs := list(_pairs(verification)):
@@ -37,6 +40,10 @@ LEVEL_NOTES = [
     "stated: somebody wrote it; recomputed: made again from the records, and equal",
     "signed: who sent the archive, not that its numbers are true; runs: independent measurements of the configuration",
 ]
+
+
+def _first_of(places: Sequence[str]) -> str:
+    return places[0] + (f" and {len(places) - 1} more" if len(places) > 1 else "")
 
 
 def _rule_notes(bundle: CheckedBundle) -> list[str]:

@@ -238,21 +238,28 @@ def _told_by_templates(task: TaskSpec) -> Iterator[tuple[Weight, str]]:
     in_prompt = templates.used(task.prompt, "row")
     if task.references in in_prompt:
         yield "refused", f"its prompt has row.{task.references}, which are the references"
-    for key, template in task.reference_templates().items():
-        shared = sorted(templates.used(template, "row") & in_prompt)
-        if not shared:
-            continue
-        columns = ", ".join(f"row.{name}" for name in shared)
-        made = {name: " ".join(f"{name}{place}" for place in range(NUM_WORDS)) for name in (*in_prompt, *shared)}
-        try:
-            reference, prompt = (_plain(templates.render(text, made, task.vars)) for text in (template, task.prompt))
-        except Exception:  # of a row with other types; templates are sandboxed and bounded
+    parts = task.reference_templates()
+    known = [key for key, template in parts.items() if _is_in_prompt(task, template, in_prompt)]
+    if known and len(known) == len(parts):
+        yield "refused", f"its prompt has the whole {' and '.join(known)}"
+        return
+    for key, template in parts.items():  # such as the beginning of a program, which prompt and tests share
+        if shared := sorted(templates.used(template, "row") & in_prompt):
+            columns = ", ".join(f"row.{name}" for name in shared)
             yield "marked", f"its prompt and its {key} both read {columns}: see whether the prompt has the answer"
-            continue
-        if reference and reference in prompt:
-            yield "refused", f"its prompt has the whole {key}, made of {columns}"
-        else:
-            yield "marked", f"its prompt and its {key} both read {columns}: see whether the prompt has the answer"
+
+
+def _is_in_prompt(task: TaskSpec, template: str, in_prompt: frozenset[str]) -> bool:
+    """Returns whether a made-up row's reference is in its prompt; False where its columns are no texts."""
+    columns = templates.used(template, "row")
+    if not columns & in_prompt:
+        return False
+    row = {name: " ".join(f"{name}{place}" for place in range(NUM_WORDS)) for name in columns | in_prompt}
+    try:
+        reference, prompt = (_plain(templates.render(text, row, task.vars)) for text in (template, task.prompt))
+    except Exception:  # any, of an expression that asks for another type; the sandbox bounds it
+        return False
+    return bool(reference) and reference in prompt
 
 
 def _shared_text(task: TaskSpec) -> str:

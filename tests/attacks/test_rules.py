@@ -8,18 +8,21 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from specbench.publish.bundle.verify import verified
-from specbench.publish.rules import RULES, check_rules
+from specbench.publish.rules import RULES, RuledRun, _told_by_templates, check_rules, own_target
 from specbench.results.leaderboard import ROWS
 from specbench.results.row import with_digest
 from specbench.results.rows import MeasuredRun
 from specbench.results.runs import RecordedRun
 from specbench.specs.catalogue import versioned_name
+from specbench.specs.components import build
+from specbench.specs.task import TaskSpec
 from tests.attacks.bounds import within_bounds
 from tests.attacks.test_bundles import FORGED
 from tests.support.bundles import bundled, independent_runs
@@ -302,6 +305,42 @@ def test_a_row_left_out_is_found(honest: Path, tmp_path: Path) -> None:
     with verified([bundled([run], tmp_path / "forged.tar.gz")]) as [found]:
         (hit,) = [each for each in found.findings if each.weight == "refused"]
     assert hit.rule == "chosen prompts" and "sd of mgsm in en" in hit.text
+
+
+PROMPTS: list[tuple[str, Any, list[str]]] = [
+    ("{{ row.question }}", "{{ row.answer }}", []),
+    ("{{ row.question }} {{ row.answer.split('####')[0] }}", "{{ row.answer.split('####')[-1].strip() }}", ["refused"]),
+    ("{{ row.text.split()[:-1] | join(' ') }}", "{{ row.text.split()[-1] }}", ["marked"]),  # the next word
+    ("{{ row.choices[0] }}", "{{ row.choices[row.number] }}", ["marked"]),
+    ("{{ row.prompt }}", {"prefix": "{{ row.prompt }}", "test": "{{ row.test }}"}, ["marked"]),
+    ("{{ row.prompt }} {{ row.test }}", {"prefix": "{{ row.prompt }}", "test": "{{ row.test }}"}, ["refused"]),
+]
+
+
+@pytest.mark.parametrize(("prompt", "reference", "weights"), PROMPTS)
+def test_templates_tell_whether_the_prompt_has_the_reference(prompt: str, reference: Any, weights: list[str]) -> None:
+    spec = build(TaskSpec, {"name": "mine", "version": 1, "title": "Mine", "prompt": prompt, "reference": reference,
+                            "generation": {"max_new_tokens": 5}})  # fmt: skip
+    assert [weight for weight, _ in _told_by_templates(spec)] == weights
+
+
+def test_servers_and_own_code_may_have_another_target(honest: Path) -> None:
+    run = RecordedRun(honest)
+    row = next(row for row in run.rows if not row.is_baseline)
+    whole = RuledRun("mine", run, run.rows, True, {}).with_answers(row)
+    same, other = {"model": "Qwen3-8B", "slots": 1}, {"model": "Qwen3-8B-pruned", "slots": 1}
+    for model, weights in ((same, []), (other, ["refused"])):
+        served = replace(whole, identity={"servers": {"ar": same, "sd": {**model, "learns_across_requests": True}}})
+        assert [each.weight for each in own_target(served)] == weights
+    own_code = replace(whole, row=row.model_copy(update={"options": {"decoder": {"entry": "mine.py:decode"}}}))
+    assert [each.weight for each in own_target(own_code)] == ["marked"]
+
+
+def test_a_memory_of_other_prompts_is_marked(honest: Path) -> None:
+    run = RecordedRun(honest)
+    rows = [row.model_copy(update={"memory": "warm"}) for row in run.rows]
+    found = [each for each in check_rules([("mine", run, rows, True)]) if each.rule == "memorised prompts"]
+    assert [each.weight for each in found] == ["marked"] and "(warm)" in found[0].text
 
 
 def test_two_targets_of_one_name_are_found(honest: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ no board could rank it, and *marked* where a reader must know it; *unknown* says
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
@@ -22,6 +22,7 @@ from specbench.results.conditions import differences
 from specbench.results.metric_format import metric_of, with_interval
 from specbench.results.paired import RowWithRecords
 from specbench.results.row import ALL, REPEAT, Row
+from specbench.results.rows import MeasuredSubset
 from specbench.results.runs import RecordedRun
 from specbench.specs import templates
 from specbench.specs.catalogue import builtin_task_names, load_file
@@ -66,6 +67,19 @@ class RuledRow:
         return next((each.text for each in self.row.warnings if each.code == code), None)
 
 
+Place = tuple[str, str]  # task and subset
+
+
+@dataclass(frozen=True)
+class Examples:
+    """By task and subset: the ids of the examples, the digests of their prompts, and how many have a reference within
+    what all prompts share."""
+
+    ids: dict[Place, list[str]] = field(default_factory=dict)
+    prompts: dict[Place, list[str]] = field(default_factory=dict)
+    hits: Counter[Place] = field(default_factory=Counter)
+
+
 @dataclass(frozen=True)
 class RuledRun:
     """A run and those of its rows that its records confirm. `has_texts`: otherwise digests stand for what models wrote.
@@ -78,13 +92,27 @@ class RuledRun:
     targets: Mapping[str, str | None]
 
     @cached_property
-    def parts(self) -> dict[tuple[str, str], TaskSpec]:
+    def parts(self) -> dict[Place, TaskSpec]:
         """The tasks that were measured, merged with their subsets, by name and subset."""
         tasks = {task.name: task for task in self.run.tasks}
         return {
             (each.task, each.subset): tasks[each.task].subset(each.subset)
             for measurement in self.run.measurements for each in measurement.subsets if each.task in tasks
         }  # fmt: skip
+
+    @cached_property
+    def examples(self) -> "Examples":
+        """What the records say of the examples, read in one pass."""
+        found = Examples()
+        shared = {place: _plain(_shared_text(task)) for place, task in self.parts.items()}
+        for record in self.run.records.only(methods=(BASELINE,)).values():
+            place = record.task, record.subset
+            references = [_plain(text) for text in _texts_in(record.reference)]
+            found.hits[place] += any(len(text) >= LEAST_TEXT and text in shared.get(place, "") for text in references)
+            if not record.repeat and not record.turn:
+                found.ids.setdefault(place, []).append(str(record.id))
+                found.prompts.setdefault(place, []).append(record.prompt)
+        return found
 
     def place(self, task: str, subset: str = "") -> str:
         return f"{self.name}: {task} {subset}".rstrip()
@@ -212,13 +240,7 @@ def answers_in_prompts(run: RuledRun) -> Iterator[Finding]:
             told = "references are left out, so whether the prompts' shared text has them cannot be seen"
             yield Finding("unknown", run.place(name), told)
         return
-    shared = {place: _plain(_shared_text(task)) for place, task in run.parts.items()}
-    hits: Counter[tuple[str, str]] = Counter()
-    for record in run.run.records.only(methods=(BASELINE,)).values():
-        place = record.task, record.subset
-        references = [_plain(text) for text in _texts_in(record.reference)]
-        hits[place] += any(len(text) >= LEAST_TEXT and text in shared.get(place, "") for text in references)
-    for (name, subset), number in hits.items():
+    for (name, subset), number in run.examples.hits.items():
         if number:
             told = f"{counted(number, 'reference')} in its few-shot examples or another text that all prompts share"
             yield Finding("refused", run.place(name, subset), told)
@@ -327,58 +349,53 @@ def own_target(each: RuledRow) -> Iterator[Finding]:
 
 def chosen_prompts(run: RuledRun) -> Iterator[Finding]:
     """Tells how much of each task was measured, and finds rows, subsets and examples that are left out."""
-    # 1. Rows that the records have, and the file does not.
-    measured = {place: part for m in run.run.measurements for part in m.subsets if (place := (part.task, part.subset))}
+    yield from _rows_left_out(run)
+    for task in run.run.tasks:
+        subsets = [subset for name, subset in run.parts if name == task.name]
+        if absent := [name for name in task.subset_names if name not in subsets]:
+            more = f" and {len(absent) - MOST_LISTED} more" * (len(absent) > MOST_LISTED)
+            listed = ", ".join(absent[:MOST_LISTED]) + more
+            told = f"{len(subsets)} of its {counted(len(task.subset_names), 'subset')}, without {listed}"
+            yield Finding("marked", run.place(task.name), told)
+    limits = {row.names[:2]: row.request.get("limit") for row in run.rows}
+    for place, part in _measured(run).items():
+        for weight, text in _told_of_examples(run, part, limits.get(place)):
+            yield Finding(weight, run.place(*place), text)
+
+
+def _measured(run: RuledRun) -> dict[Place, MeasuredSubset]:
+    """Returns what the run measured last of each task and subset."""
+    return {(part.task, part.subset): part for each in run.run.measurements for part in each.subsets}
+
+
+def _rows_left_out(run: RuledRun) -> Iterator[Finding]:
     have = {row.names for row in run.run.rows}
     lacking: dict[str, list[str]] = {}
-    for (name, subset), part in measured.items():
+    for (name, subset), part in _measured(run).items():
         for method in run.run.methods:
             if part.num_examples and (name, subset, method) not in have:
                 lacking.setdefault(f"{method} of {name}", []).append(subset)
     for which, subsets in lacking.items():
         told = f"the records have {which} in {', '.join(subsets)}, but the board of the run has no such row"
         yield Finding("refused", run.name, told)
-    # 2. Subsets of the task.
-    for task in run.run.tasks:
-        subsets = [subset for name, subset in measured if name == task.name]
-        if absent := [name for name in task.subset_names if name not in subsets]:
-            listed = ", ".join(absent[:MOST_LISTED]) + (
-                f" and {len(absent) - MOST_LISTED} more" * (len(absent) > MOST_LISTED)
-            )
-            told = f"{len(subsets)} of its {counted(len(task.subset_names), 'subset')}, without {listed}"
-            yield Finding("marked", run.place(task.name), told)
-    # 3. Examples.
-    limits = {row.names[:2]: row.request.get("limit") for row in run.rows}
-    ids, prompts = _ids_and_prompts(run)
-    for (name, subset), part in measured.items():
-        limit = limits.get((name, subset))
-        told = [f"the bundled sample, not {name} itself"] * (part.source == "sample")
-        told += [f"the first {counted(part.num_examples, 'example')} (--limit {limit})"] * (limit is not None)
-        if told:
-            yield Finding("marked", run.place(name, subset), " and ".join(reversed(told)))
-        if part.source != "sample" and (gaps := _gaps(ids.get((name, subset), []))):
-            numbers = ", ".join(map(str, gaps[:MOST_LISTED]))
-            yield Finding("marked", run.place(name, subset), f"ids have gaps: {numbers} of the data were not measured")
-        found = prompts.get((name, subset), [])
-        if (num_same := len(found) - len(set(found))) > 0:
-            weight: Weight = "refused" if len(set(found)) < OFTEN * len(found) else "marked"
-            told_of = f"{len(found)} examples are {len(set(found))} prompts: {num_same} of them repeat another one"
-            yield Finding(weight, run.place(name, subset), told_of)
+
+
+def _told_of_examples(run: RuledRun, part: MeasuredSubset, limit: object) -> Iterator[tuple[Weight, str]]:
+    """Yields what was measured of a subset's examples. `limit`: the most that the command asked for; None: all."""
+    place = part.task, part.subset
+    choice = [f"the first {counted(part.num_examples, 'example')} (--limit {limit})"] * (limit is not None)
+    choice += [f"the bundled sample, not {part.task} itself"] * (part.source == "sample")
+    if choice:
+        yield "marked", " and ".join(choice)
+    if part.source != "sample" and (gaps := _gaps(run.examples.ids.get(place, []))):
+        yield "marked", f"ids have gaps: {', '.join(map(str, gaps[:MOST_LISTED]))} of the data were not measured"
+    prompts = run.examples.prompts.get(place, [])
+    if (num_other := len(set(prompts))) < len(prompts):
+        told = f"{counted(len(prompts), 'example')} have {counted(num_other, 'different prompt')}"
+        yield "refused" if num_other < OFTEN * len(prompts) else "marked", told
 
 
 MOST_LISTED = 6
-Places = Mapping[tuple[str, str], list[str]]
-
-
-def _ids_and_prompts(run: RuledRun) -> tuple[Places, Places]:
-    """Returns the ids of the measured examples in their order, and the digests of their prompts, by task and subset."""
-    ids: dict[tuple[str, str], list[str]] = {}
-    prompts: dict[tuple[str, str], list[str]] = {}
-    first = sorted(key for key in run.run.records if not key[3] and not key[4])
-    for key, record in run.run.records.only(first, (BASELINE,)).items():
-        ids.setdefault(key[:2], []).append(str(record.id))
-        prompts.setdefault(key[:2], []).append(record.prompt)
-    return ids, prompts
 
 
 def _gaps(ids: Sequence[str]) -> list[int]:

@@ -227,7 +227,7 @@ MISLEADING: dict[str, tuple[Edit, str, str, str]] = {
     "the answer in the prompt": (prompt_with_answer, "prompts with answers", "refused", "the whole reference"),
     "an answer among the examples": (examples_with_answers, "prompts with answers", "refused", "1 reference in"),
     "answers of another target": (answers_of_another_target, "another target", "refused", "6 answers differ"),
-    "one prompt as several": (one_prompt, "chosen prompts", "refused", "6 examples are 1 prompts"),
+    "one prompt as several": (one_prompt, "chosen prompts", "refused", "6 examples have 1 different prompt"),
     "chosen examples": (chosen_examples, "chosen prompts", "marked", "4, 6, 7 of the data"),
     "another limit for the method": (other_limit, "limits of length", "refused", "3 tokens instead of 6"),
     "answers beyond the limit": (answers_beyond_the_limit, "limits of length", "refused", "80 tokens instead of 6"),

@@ -328,7 +328,7 @@ def another_target(run: RuledRun) -> Iterator[Finding]:
 
 def own_target(each: RuledRow) -> Iterator[Finding]:
     """Finds methods whose answers are not those of AR's target although they should be, and methods that load a target
-    themselves. No drafter of this package can change the target's weights; what its answers say holds for all."""
+    themselves. Whatever a checkpoint brings, the answers show it."""
     row = each.row
     if row.lossless and row.verdict == "diverged":
         number = "answers" if row.differences is None else counted(row.differences.answers, "answer")

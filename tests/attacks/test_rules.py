@@ -272,8 +272,9 @@ def test_an_honest_bundle_is_marked_and_not_refused(
     assert "the first 6 examples (--limit 6) and the bundled sample, not mgsm itself" in texts
     assert "without" in texts and "answers have up to 6 new tokens, those of the task" in texts
     assert specbench("bundle", "verify", "honest.tar.gz")[0] == 0
-    (shown,) = json.loads(specbench("bundle", "verify", "honest.tar.gz", "--json")[1])["bundles"]
-    assert {each["rule"] for each in shown["rules"]} <= {rule.name for rule in RULES}
+    shown = json.loads(specbench("bundle", "verify", "honest.tar.gz", "--json")[1])
+    assert shown["rules"] == {rule.name: rule.words for rule in RULES}
+    assert {each["weight"] for each in shown["bundles"][0]["findings"]} == {"marked"}
 
 
 def test_what_texts_would_show_is_told(honest: Path, tmp_path: Path) -> None:

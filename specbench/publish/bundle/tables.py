@@ -118,7 +118,7 @@ def as_json(verification: Verification) -> dict[str, Any]:
             "file": bundle.file.name,
             "checklist": [asdict(each) for each in checklist(bundle, verification)],
             "problems": bundle.all_problems(),
-            "rules": [each._asdict() for each in bundle.findings],
+            "findings": [each._asdict() for each in bundle.findings],
             "rows": [
                 {"row": each.row.place, **verification.level_of(bundle, each).columns()} for each in bundle.rows
             ],
@@ -142,7 +142,8 @@ def as_json(verification: Verification) -> dict[str, Any]:
         for found in _groups(verification) for name, effect in found.effects.items()
     ]  # fmt: skip
     refused = [reason for found in _groups(verification) for reason in found.refused]
-    return {"bundles": bundles, "agreements": agreements, "effects": effects, "not_counted": refused}
+    rules = {rule.name: rule.words for rule in RULES}
+    return {"bundles": bundles, "rules": rules, "agreements": agreements, "effects": effects, "not_counted": refused}
 
 
 def _counts(answers: Answers | None) -> dict[str, int] | None:

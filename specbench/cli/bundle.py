@@ -81,6 +81,8 @@ def verify(files: BundleFiles, signers: Signers = None, as_json: AsJson = False)
 
     No model, no network and no code of the bundle is used. Exit code 2 if anything contradicts a bundle.
 
+    Rules look for results that are right and mislead, such as loops. Exit code 2 too if one refuses a row.
+
     Several bundles are compared: independent runs of one configuration get the mark re-run, with their agreement.
 
     Greedy answers agree if they are equal up to near-ties and widths of passes, numbers if E_n is at most 1.

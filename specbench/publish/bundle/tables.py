@@ -1,12 +1,13 @@
 """What bundles show, as tables and as JSON."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from specbench.core.table import Column, Table
 from specbench.publish.bundle.agreement import JUDGED_BY, OF_MACHINE, Agreement, Answers, Reruns
-from specbench.publish.bundle.verify import Verification, checklist
+from specbench.publish.bundle.verify import CheckedBundle, Verification, checklist
+from specbench.publish.rules import RULES
 from specbench.results.metric_format import NULL, metric_of, number, with_interval
 from specbench.statistics.bootstrap import Estimate
 
@@ -25,6 +26,12 @@ def tables(verification: Verification) -> Iterator[Table]:
         ]
         columns = [Column("task"), Column("subset"), Column("method"), Column("level")]
         yield Table(f"{bundle.file.name}: rows", columns, levels, LEVEL_NOTES)
+        places: dict[tuple[str, str, str], list[str]] = {}
+        for each in bundle.findings:
+            places.setdefault((each.rule, WEIGHTS[each.weight], each.text), []).append(each.place)
+        found = [[rule, weight, _first_of(of), text] for (rule, weight, text), of in places.items()]
+        columns = [Column("rule"), Column("", folds=False), Column("of"), Column("found")]
+        yield Table(f"{bundle.file.name}: rules", columns, found, _rule_notes(bundle))
     if pairs := list(_pairs(verification)):
         yield _agreement_table(pairs, verification)
 
@@ -33,6 +40,24 @@ LEVEL_NOTES = [
     "stated: somebody wrote it; recomputed: made again from the records, and equal",
     "signed: who sent the archive, not that its numbers are true; runs: independent measurements of the configuration",
 ]
+
+
+def _first_of(places: Sequence[str]) -> str:
+    return places[0] + (f" and {len(places) - 1} more" if len(places) > 1 else "")
+
+
+def _rule_notes(bundle: CheckedBundle) -> list[str]:
+    """Returns the rules that found nothing, and what the findings mean."""
+    found = {each.rule for each in bundle.findings}
+    silent = [rule.name for rule in RULES if rule.name not in found]
+    return [*([f"found nothing: {', '.join(silent)}"] if silent else []), RULE_NOTE]
+
+
+WEIGHTS = {"refused": "refused", "marked": "marked", "unknown": NULL}
+RULE_NOTE = (
+    "refused: no board ranks it, exit code 2; marked: a reader must know it; –: the archive does not show it; "
+    "rows that their records contradict are not looked at"
+)
 
 
 def _groups(verification: Verification) -> list[Reruns]:
@@ -93,6 +118,7 @@ def as_json(verification: Verification) -> dict[str, Any]:
             "file": bundle.file.name,
             "checklist": [asdict(each) for each in checklist(bundle, verification)],
             "problems": bundle.all_problems(),
+            "findings": [each._asdict() for each in bundle.findings],
             "rows": [
                 {"row": each.row.place, **verification.level_of(bundle, each).columns()} for each in bundle.rows
             ],
@@ -116,7 +142,8 @@ def as_json(verification: Verification) -> dict[str, Any]:
         for found in _groups(verification) for name, effect in found.effects.items()
     ]  # fmt: skip
     refused = [reason for found in _groups(verification) for reason in found.refused]
-    return {"bundles": bundles, "agreements": agreements, "effects": effects, "not_counted": refused}
+    rules = {rule.name: rule.words for rule in RULES}
+    return {"bundles": bundles, "rules": rules, "agreements": agreements, "effects": effects, "not_counted": refused}
 
 
 def _counts(answers: Answers | None) -> dict[str, int] | None:

@@ -19,6 +19,8 @@ from specbench.publish.bundle.make import NEEDED, RUN_FILES
 from specbench.publish.bundle.scrub import Scrubber
 from specbench.publish.bundle.signature import signer_of
 from specbench.publish.bundle.texts import is_left_out, without_content
+from specbench.publish.rules import Finding as RuleFinding
+from specbench.publish.rules import check_rules
 from specbench.records.folder import read_environments
 from specbench.records.generation import Key, Record
 from specbench.results.leaderboard import ROWS, read
@@ -59,6 +61,10 @@ class CheckedRun:
     has_texts: bool = True
     problem: str | None = None
 
+    @property
+    def sound_rows(self) -> list[Row]:
+        return [each.row for each in self.rows if each.wrong is None]
+
 
 @dataclass(frozen=True)
 class CheckedBundle:
@@ -84,10 +90,18 @@ class CheckedBundle:
     def num_recomputed(self) -> int:
         return sum(each.level.name == "recomputed" for each in self.rows)
 
+    @cached_property
+    def findings(self) -> list[RuleFinding]:
+        """What rules find in the rows that their records confirm."""
+        runs = [(each.name, each.run, each.sound_rows, each.has_texts) for each in self.runs if each.problem is None]
+        return check_rules(runs)
+
     def all_problems(self) -> list[str]:
-        """Returns a line for whatever contradicts the bundle."""
+        """Returns a line for whatever contradicts the bundle, or that a rule refuses."""
         wrong = [f"{each.row.place}: {each.wrong}" for each in self.rows if each.wrong]
-        return [*self.problems, *(f"{run.name}: {run.problem}" for run in self.runs if run.problem), *wrong]
+        broken = [f"{run.name}: {run.problem}" for run in self.runs if run.problem]
+        refused = [str(each) for each in self.findings if each.weight == "refused"]
+        return [*self.problems, *broken, *wrong, *refused]
 
     def measured_rows(self) -> Iterator[MeasuredRow]:
         """Yields the rows that records confirm as far as they can."""

@@ -108,8 +108,8 @@ def test_each_figure_says_whether_it_is_measured_or_computed(drawn: str) -> None
     assert kinds == [
         ("Measured", "Speed-up over AR"), ("Computed", "Expected speed-up over AR"),
         ("Measured", "Quality against speed, with 95 % intervals over prompts; line: the Pareto front"),
-        ("Measured", "Share of the steps that verified it in which a draft position was accepted, with 95 % intervals "
-         "over prompts; positions of fewer than 10 steps are left out"),
+        ("Measured", "Chance that a draft position is accepted if the target verifies it (accepted ÷ verified), with "
+                     "95 % intervals over prompts; positions of fewer than 10 verified tokens are left out"),
         ("Measured", "Mean target pass by its number of tokens, in AR passes over one token (v), with 95 % intervals; "
          "draft cost c: median draft pass ÷ median AR pass"),
     ]  # fmt: skip

@@ -1,5 +1,6 @@
 """Bounds from counts made by hand, draft lengths from known costs, a verdict from known figures; no timing."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -26,10 +27,12 @@ from specbench.analysis.roofline.roofline import (
     model_roofline,
     roofline_of,
     time_passes,
+    tokens_of,
     with_ends,
     work_of,
 )
 from specbench.core.errors import ConfigError
+from specbench.models.causal_lm import CausalLM
 from specbench.models.meters import Clock, PassLog
 from specbench.results.metrics import expected_speedup
 from specbench.statistics.bootstrap import Resampler
@@ -287,7 +290,7 @@ def test_ratios_are_of_the_same_round() -> None:
 def test_everything_is_measured_in_every_round() -> None:
     models = (tiny.causal_lm(num_hidden_layers=1), tiny.causal_lm(seed=1, num_hidden_layers=1))
     rounds: list[str] = []
-    found = measure(models, benchmarks(), 16, (1, 2, 6), repeats=2, seed=0, progress=rounds.append)
+    found = measure(models, texts(models), benchmarks(), 16, (1, 2, 6), repeats=2, progress=rounds.append)
     assert rounds == [
         f"timing passes after 16 tokens: {what}" for what in ("warming up", "round 1 of 2", "round 2 of 2")
     ]
@@ -302,7 +305,11 @@ def test_everything_is_measured_in_every_round() -> None:
 @pytest.mark.usefixtures("_short_turns", "_few_tokens")
 def test_a_drafter_with_fewer_tokens_drafts_those_that_both_have() -> None:
     models = (tiny.causal_lm(vocab_size=297, num_hidden_layers=1), tiny.causal_lm(seed=1, num_hidden_layers=1))
-    assert len(measure(models, benchmarks(), 16, (1, 6), repeats=1, seed=0).per_step) == 1
+    assert len(measure(models, texts(models), benchmarks(), 16, (1, 6), repeats=1).per_step) == 1
+
+
+def texts(models: Sequence[CausalLM]) -> list[list[int]]:
+    return tokens_of(models, 64, 0, None)
 
 
 def benchmarks() -> list[RateBenchmark]:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -166,11 +167,12 @@ def test_costs_of_a_report_of_the_roofline(tmp_path: Path) -> None:
     assert {mark.n for mark in costs.marks} == {report.repeats}
 
 
-def load_rows() -> list[Any]:
+def served_rows(speedups: Mapping[tuple[int, int | None], float]) -> list[Any]:
+    """Rows of AR and of a method, with the method's speed-up at each concurrency and context."""
     found = []
-    for method, speedups in (("ar", (1.0, 1.0, 1.0)), ("draft", (2.0, 1.5, 0.5))):
-        for level, speedup in zip((1, 4, 16), speedups, strict=True):
-            load = RowLoad(kind="concurrency", level=level, windows=7, requests=8)
+    for method in ("ar", "draft"):
+        for (level, context), speedup in speedups.items():
+            load = RowLoad(kind="concurrency", level=level, windows=7, requests=8, context=context)
             served = RowServing(
                 acceptance_source="steps", caches="verified empty", memory="same KV", load=load, settings="0"
             )
@@ -178,6 +180,10 @@ def load_rows() -> list[Any]:
             metrics = {"speedup": around if method != "ar" else Estimate(value=1.0)}
             found.append(row(method=f"{method}@1:0", served=served, metrics=metrics, options={}))
     return found
+
+
+def load_rows() -> list[Any]:
+    return served_rows({(1, None): 2.0, (4, None): 1.5, (16, None): 0.5})
 
 
 def test_loads_are_curves_over_levels_with_the_break_even_in_the_caption(tmp_path: Path) -> None:
@@ -189,17 +195,7 @@ def test_loads_are_curves_over_levels_with_the_break_even_in_the_caption(tmp_pat
 
 
 def map_rows() -> list[Any]:
-    found = []
-    for (level, context), speedup in {(1, 512): 2.0, (8, 512): 1.3, (1, 4096): 1.02, (8, 4096): 0.5}.items():
-        for method in ("ar", "draft"):
-            load = RowLoad(kind="concurrency", level=level, windows=7, requests=8, context=context)
-            served = RowServing(
-                acceptance_source="steps", caches="verified empty", memory="same KV", load=load, settings="0"
-            )
-            around = Estimate(value=speedup, low=speedup * 0.95, high=speedup * 1.05)
-            metrics = {"speedup": around if method != "ar" else Estimate(value=1.0)}
-            found.append(row(method=f"{method}@1:0", served=served, metrics=metrics, options={}))
-    return found
+    return served_rows({(1, 512): 2.0, (8, 512): 1.3, (1, 4096): 1.02, (8, 4096): 0.5})
 
 
 def test_a_map_has_a_cell_for_each_pair_and_hatches_those_below_one(tmp_path: Path) -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
+from specbench.decoding.drafters import Drafter
+from specbench.decoding.proposal import Proposal
 from specbench.models.causal_lm import CausalLM
 from specbench.specs.components import build
 from specbench.training.heads import DraftHead
@@ -451,3 +453,31 @@ def block_spec(kind: str, **block: Any) -> TrainSpec:
     small |= {"dspark": {"markov_rank": 6}, "domino": {"gru_hidden_dim": 5, "emb_dim": 7}}.get(kind, {})
     given = {"kind": kind, "data": {"text": {"en": "x.txt"}}, "output": "x", kind: {**small, **block}}
     return build(TrainSpec, given)
+
+
+def recorded_drafts(drafter: Drafter) -> list[tuple[list[int], Proposal]]:
+    """Returns a list to which the drafter adds the ids and the drafts of each step that has any."""
+    recorded: list[tuple[list[int], Proposal]] = []
+    propose = drafter.propose
+
+    def recording(ids: list[int], *rest: Any, **more: Any) -> Proposal:
+        made = propose(ids, *rest, **more)
+        if made.token_ids:
+            recorded.append((list(ids), made))
+        return made
+
+    drafter.propose = recording  # type: ignore[method-assign]
+    return recorded
+
+
+def check_is_written_again(folder: Path, spec: TrainSpec, head: DraftHead, target: CausalLM) -> None:
+    """A training that starts from a head's files writes the same again."""
+    settings = spec.model_dump(mode="json") | {"drafter": str(folder)}
+    further = DraftHead.of(build(TrainSpec, settings), target)
+    assert further.own_parameters.keys() == head.own_parameters.keys()
+    (folder / "again").mkdir()
+    further.save(folder / "again", torch.float32)
+    first, again = (json.loads((place / "config.json").read_text()) for place in (folder, folder / "again"))
+    assert again == first
+    tensors, written = (load_file(place / "model.safetensors") for place in (folder, folder / "again"))
+    assert written.keys() == tensors.keys() and all(torch.equal(written[each], tensors[each]) for each in tensors)

@@ -10,7 +10,6 @@ from torch.nn import functional
 
 from specbench.decoding.drafters.blocks import BlockDrafter
 from specbench.decoding.loop import StopRules, decode
-from specbench.decoding.proposal import Proposal
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.verification import rejection
 from specbench.models.causal_lm import CausalLM
@@ -21,7 +20,7 @@ from specbench.training.heads import DraftHead
 from specbench.training.passes import Batch, Sample
 from specbench.training.spec import TrainSpec
 from tests.support import tiny
-from tests.support.heads import block_spec
+from tests.support.heads import block_spec, recorded_drafts
 
 RANDOM = torch.Generator().manual_seed(5)
 SAMPLES = [
@@ -200,16 +199,7 @@ def test_a_training_has_the_logits_of_the_decode_loop(kind: str) -> None:
     """The drafts of a generation are recorded; the training then reads the same text at the same places."""
     _, head = head_of(kind)
     drafter = BlockDrafter(BlockModel(head, 257, frozenset()), Sampling(0.0))
-    recorded: list[tuple[list[int], Proposal]] = []
-    propose = drafter.propose
-
-    def recording(ids: list[int], *rest: Any, **more: Any) -> Proposal:
-        made = propose(ids, *rest, **more)
-        if made.token_ids:
-            recorded.append((list(ids), made))
-        return made
-
-    drafter.propose = recording  # type: ignore[method-assign]
+    recorded = recorded_drafts(drafter)
     prompt = list(range(40, 52))
     answer = decode(
         target(), drafter, rejection, prompt, num_draft_tokens=3, sampling=Sampling(0.0), stop=StopRules(10),

@@ -24,6 +24,7 @@ from tests.support.heads import (
     SPECULATORS_DSPARK,
     block_spec,
     block_tensors,
+    check_is_written_again,
     save_head,
 )
 
@@ -116,15 +117,7 @@ def test_a_head_is_read_as_it_was_trained(name: str, model: str, tmp_path: Path)
     assert size == loaded_by.padded_vocab_size
     for each in ("embed_tokens.weight", "markov_head.markov_w1.weight", "embed_proj.2.weight"):
         assert each not in tensors or len(tensors[each]) == size
-    # A training that starts from it writes the same again.
-    settings = block_spec(kind, **block).model_dump(mode="json") | {"drafter": str(tmp_path)}
-    further = DraftHead.of(build(TrainSpec, settings), loaded_by)
-    assert further.own_parameters.keys() == head.own_parameters.keys()
-    (tmp_path / "again").mkdir()
-    further.save(tmp_path / "again", torch.float32)
-    assert json.loads((tmp_path / "again" / "config.json").read_text()) == config
-    written = load_file(tmp_path / "again" / "model.safetensors")
-    assert written.keys() == tensors.keys() and all(torch.equal(written[each], tensors[each]) for each in tensors)
+    check_is_written_again(tmp_path, block_spec(kind, **block), head, loaded_by)
 
 
 def test_a_new_head_drafts_by_the_target_s_frozen_output_layer_alone() -> None:

@@ -16,7 +16,6 @@ from safetensors.torch import load_file
 from specbench.core.errors import ConfigError
 from specbench.decoding.drafters.blocks import BlockDrafter
 from specbench.decoding.loop import StopRules, decode
-from specbench.decoding.proposal import Proposal
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.verification import rejection
 from specbench.models.causal_lm import CausalLM
@@ -30,6 +29,7 @@ from specbench.training.parallel_losses import ParallelLosses, draw_chains, read
 from specbench.training.passes import Batch, Sample
 from specbench.training.spec import PEagleSpec, TrainSpec
 from tests.support import tiny
+from tests.support.heads import check_is_written_again, recorded_drafts
 
 RANDOM = torch.Generator().manual_seed(5)
 SAMPLES = [
@@ -183,16 +183,7 @@ def test_a_training_has_the_logits_of_the_decode_loop() -> None:
     _, draft = head_of()
     head = draft.model
     drafter = BlockDrafter(ParallelModel(head, VOCAB, frozenset()), Sampling(0.0))
-    recorded: list[tuple[list[int], Proposal]] = []
-    propose = drafter.propose
-
-    def recording(ids: list[int], *rest: Any, **more: Any) -> Proposal:
-        made = propose(ids, *rest, **more)
-        if made.token_ids:
-            recorded.append((list(ids), made))
-        return made
-
-    drafter.propose = recording  # type: ignore[method-assign]
+    recorded = recorded_drafts(drafter)
     decode(
         target(), drafter, rejection, list(range(40, 52)), num_draft_tokens=3, sampling=Sampling(0.0),
         stop=StopRules(10), generator=torch.Generator().manual_seed(1),
@@ -274,15 +265,7 @@ def test_a_head_is_read_as_it_was_trained(name: str, peagle: dict[str, Any], tmp
     again = load_eagle(checkpoint, model)
     assert isinstance(again, ParallelEagleHead) and again.mask_token_id == mask
     torch.testing.assert_close(drafted(again, IDS, 9, 4, model), expected, rtol=1e-5, atol=1e-5)
-    # A training that starts from it writes the same again.
-    settings = spec.model_dump(mode="json") | {"drafter": str(tmp_path)}
-    further = DraftHead.of(build(TrainSpec, settings), model)
-    assert further.own_parameters.keys() == draft.own_parameters.keys()
-    (tmp_path / "again").mkdir()
-    further.save(tmp_path / "again", torch.float32)
-    assert json.loads((tmp_path / "again" / "config.json").read_text()) == config
-    written = load_file(tmp_path / "again" / "model.safetensors")
-    assert written.keys() == tensors.keys() and all(torch.equal(written[each], tensors[each]) for each in tensors)
+    check_is_written_again(tmp_path, spec, draft, model)
 
 
 def test_the_mask_token_is_one_that_texts_do_not_have() -> None:

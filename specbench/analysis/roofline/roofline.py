@@ -248,14 +248,13 @@ def tokens_of(models: Sequence[CausalLM], num_tokens: int, seed: int, text: str 
 
 
 def measure(
-    models: tuple[CausalLM, CausalLM], benchmarks: Sequence[RateBenchmark], context: int, lengths: Sequence[int], *,
-    repeats: int, seed: int, text: str | None = None, progress: Say = say_nothing,
+    models: tuple[CausalLM, CausalLM], texts: Sequence[list[int]], benchmarks: Sequence[RateBenchmark], context: int,
+    lengths: Sequence[int], *, repeats: int, progress: Say = say_nothing,
 ) -> PairTimings:  # fmt: skip
     """Returns the timings of `repeats` rounds after one round that is not measured. Each round has passes of all
     `lengths` after `context` tokens of both models, both rate benchmarks, and one generation of each model and of the
-    pair; the order alternates. `text`: what passes read; None: random tokens. `progress` gets a line before each
-    round."""
-    texts = tokens_of(models, context + max(*lengths, NUM_TOKENS), seed, text)
+    pair; the order alternates. `texts`: the tokens that the passes of each model read. `progress` gets a line before
+    each round."""
     target, drafter = models
     drafting = BoundedDrafter(drafter, target)
     found = PairTimings()
@@ -560,7 +559,7 @@ def roofline_of(
     drafter.reserve_draft(NUM_DRAFT_TOKENS, GREEDY)
     # 2. They are timed.
     before = num_compilations()
-    timings = measure(models, benchmarks, context, lengths, repeats=repeats, seed=seed, text=text, progress=progress)
+    timings = measure(models, texts, benchmarks, context, lengths, repeats=repeats, progress=progress)
     if number := num_compilations() - before:
         raise ConfigError(
             f"--engine {target.engine}: {number} passes were compiled or recorded during the measurement, so its "

@@ -68,10 +68,15 @@ def _files(folder: Path) -> dict[str, Path]:
     return found
 
 
+# What git ignores in a board: the site and locks, which `merge` makes. Nobody submits them, so an added one counts.
+IGNORED = re.compile(r"site/|\.[^/]+\.(lock$|building/|earlier/)")
+
+
 def _between(before: Mapping[str, Path], after: Mapping[str, Path]) -> dict[str, Change]:
-    changes: dict[str, Change] = {name: "deleted" for name in before.keys() - after.keys()}
+    known = {name: path for name, path in before.items() if not IGNORED.match(name)}
+    changes: dict[str, Change] = dict.fromkeys(known.keys() - after.keys(), "deleted")
     changes |= dict.fromkeys(after.keys() - before.keys(), "added")
-    for name in before.keys() & after.keys():
+    for name in known.keys() & after.keys():
         if not _is_same(before[name], after[name]):
             changes[name] = "changed"
     return dict(sorted(changes.items()))

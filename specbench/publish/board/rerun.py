@@ -156,7 +156,8 @@ def _command(row: Row, run: RecordedRun, request: Mapping[str, Any], output: str
         options, dtype=row.dtype if row.dtype in OPTIONS["dtype"].choices else options.dtype,
         engine=row.engine if row.engine in ENGINES else options.engine, seed=row.seed,
         target_revision=_of_hub(row.target_revision) or options.target_revision,
-        drafter_revision=_of_hub(row.drafter_revision) if options.drafter else options.drafter_revision,
+        drafter_revision=(_of_hub(row.drafter_revision) if row.drafter == options.drafter else None)
+        or options.drafter_revision,
         subsets=options.subsets if row.subset == ALL else None if row.subset == "default" else (row.subset,),
         limit=sizes.pop() if is_sample and len(sizes) == 1 else options.limit,
     )  # fmt: skip

@@ -83,7 +83,7 @@ class BoardSpec(Spec):
     @field_validator("conditions")
     @classmethod
     def _known_fields(cls, conditions: dict[str, object]) -> dict[str, object]:
-        known = [name for name in Row.model_fields if name not in RESULT_FIELDS]
+        known = [name for name in Row.model_fields if name not in RESULT_FIELDS or name == "shots"]
         for key in conditions:
             if key.partition(".")[0] not in known:
                 raise ConfigError(f"conditions.{key}: rows have no such condition: {nearest(key, known)}")

@@ -131,6 +131,8 @@ def check_board(
         stdout.print(f"marked: {line}", soft_wrap=True)
     for line in found.problems[:MOST_PROBLEMS]:
         fail(ConfigError(line))
+    if len(found.problems) > MOST_PROBLEMS:
+        fail(ConfigError(f"and {counted(len(found.problems) - MOST_PROBLEMS, 'more problem')}"))
     if found.problems:
         raise typer.Exit(2)
     stdout.print(f"ok: {folder} ({found})", soft_wrap=True)
@@ -146,8 +148,13 @@ def merge_board(folder: Folder = Path()) -> None:
     """
     from specbench.publish.board import merge
 
-    with status_line("verifying all bundles"):
-        made = merge.merge_board(folder)
+    try:
+        with status_line("verifying all bundles"):
+            made = merge.merge_board(folder)
+    except ConfigError as error:
+        for line in (str(error), *error.others[: MOST_PROBLEMS - 1]):
+            fail(ConfigError(line))
+        raise typer.Exit(2) from error
     for line in made.left_out:
         stdout.print(f"left out: {line}", soft_wrap=True)
     stdout.print(f"{folder / merge.PAGE}: {made}", soft_wrap=True)
@@ -164,13 +171,18 @@ def rerun(
     with_: Annotated[
         Path | None, path_option("--with", help="Folder of your run, or a bundle of it, which is put into the board.")
     ] = None,
+    specs: Annotated[
+        Path | None,
+        path_option(help="Folder for the YAML files of a task or method that is not built in, from the bundle."),
+    ] = None,
     name: Annotated[str | None, typer.Option(help="With --with: name of the bundle; by default rerun-ROW-1.")] = None,
     author: Annotated[
         list[str] | None, typer.Option(help="With --with: name, or NAME <ORCID>; may be repeated.")
     ] = None,
     license_: Annotated[
-        str, typer.Option("--license", help="With --with RUN: licence of the bundle, as an SPDX identifier or URL.")
-    ] = "CC-BY-4.0",
+        str | None,
+        typer.Option("--license", help="With --with RUN: licence of the bundle; by default the board's first."),
+    ] = None,
 ) -> None:
     """Print the commands that measure a row again, or put a run of them into the board.
 
@@ -183,7 +195,7 @@ def rerun(
     with status_line("verifying"):
         found = reruns.find_row(board_folder, row)
         if with_ is None:
-            lines = reruns.rerun_lines(board_folder, found)
+            lines = reruns.rerun_lines(board_folder, found, specs)
         else:
             about = About(f"Re-run of {found.row.place}", [Author.of(text) for text in author or ()], license_)
             filed = reruns.file_rerun(board_folder, found, with_, about, name)

@@ -99,7 +99,10 @@ TOUCHED: dict[str, tuple[Edit, str]] = {
     "another's bundle is signed": (add(f"{THEIRS}.sig"), "signs theirs.tar.gz, which this submission does not add"),
     "a name in another case": (
         lambda folder: shutil.copy(folder / "bundles" / "mine.tar.gz", folder / "bundles" / "Theirs.tar.gz"),
-        "is the name of theirs.tar.gz on some systems"),
+        "Theirs.tar.gz: is the name of another bundle on some systems"),
+    "a signature of a megabyte": (
+        lambda folder: (folder / "bundles" / "mine.tar.gz.sig").write_bytes(bytes(2**20)), "has 1,048,576 bytes"),
+    "a signature that is a link": (link("bundles/mine.tar.gz.sig", "/etc/passwd"), "mine.tar.gz.sig: is a link"),
     "a script": (add("bundles/setup.py"), "bundles/setup.py: is no name of a bundle"),
     "a folder below": (add("bundles/more/x.tar.gz"), "bundles/more/x.tar.gz: is no name of a bundle"),
     "a hidden bundle": (add("bundles/.x.tar.gz"), "is no name of a bundle"),
@@ -117,13 +120,22 @@ TOUCHED: dict[str, tuple[Edit, str]] = {
 
 @pytest.mark.parametrize("name", TOUCHED)
 def test_what_a_submission_may_not_touch(board: Path, bundles: dict[str, Path], tmp_path: Path, name: str) -> None:
-    """Its own bundle is read all the same, where it is one."""
     edit, word = TOUCHED[name]
-    submitted = submission(board, tmp_path / "mine", bundles["mine"])
+    own = [bundles["mine"]] if "signature" in name or "case" in name else []
+    submitted = submission(board, tmp_path / "mine", *own)
     edit(submitted)
     found = problems(board, submitted)
     assert any(word in line for line in found), found
     assert len(found) <= 3
+
+
+def test_a_sound_bundle_beside_a_change_is_read_all_the_same(
+    board: Path, bundles: dict[str, Path], tmp_path: Path
+) -> None:
+    submitted = submission(board, tmp_path / "mine", bundles["mine"])
+    append("board.yaml")(submitted)
+    found = check_submission(submitted, str(board))
+    assert len(found.problems) == 1 and found.num_rows == 2 and found.table is not None
 
 
 def test_the_same_by_git(board: Path, bundles: dict[str, Path], tmp_path: Path) -> None:
@@ -134,12 +146,9 @@ def test_the_same_by_git(board: Path, bundles: dict[str, Path], tmp_path: Path) 
     git(submitted, "commit", "-q", "-m", "A board")
     shutil.copy(bundles["mine"], submitted / "bundles")
     skipped = (
-        "a link for all bundles",
-        "a pipe",
-        "another's bundle",
-        "another's bundle is deleted",
-        "a page of the site",
-    )
+        "a link for all bundles", "a pipe", "another's bundle", "another's bundle is deleted", "a page of the site",
+        "a signature that is a link",
+    )  # fmt: skip
     wanted = {name: each for name, each in TOUCHED.items() if name not in skipped and not name.startswith("a link to")}
     for edit, _ in wanted.values():
         edit(submitted)

@@ -8,6 +8,7 @@ import re
 import stat
 import subprocess
 import tarfile
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")  # of a bundle, without it
 KEPT = f"{BUNDLES}/.gitkeep"
 SECONDS = 600
 MAX_FILES = 100_000
+MAX_SIGNATURE = 100_000  # bytes
 
 Change = Literal["added", "changed", "deleted"]
 
@@ -47,8 +49,11 @@ def base_of(folder: Path, base: str | None) -> Iterator[tuple[Path | None, dict[
         with TemporaryDirectory(prefix="specbench-board-") as scratch:
             archive = Path(scratch) / "base.tar"
             _git(folder, base, "archive", "--format=tar", f"--output={archive}", commit)
-            with tarfile.open(archive) as tar:
-                tar.extractall(Path(scratch) / "base", filter="data")
+            try:
+                with tarfile.open(archive) as tar:
+                    tar.extractall(Path(scratch) / "base", filter="data")
+            except tarfile.TarError as error:
+                raise ConfigError(f"--base {base}: cannot be unpacked: {error}: give a folder") from error
             yield Path(scratch) / "base", _since(folder, base, commit)
 
 
@@ -141,45 +146,54 @@ def bundle_files(folder: Path) -> list[Path]:
     return found
 
 
-def problems_of_changes(folder: Path, changes: Mapping[str, Change]) -> list[str]:
-    """Returns a line for each change that a submission may not make: it adds bundles, and their signatures."""
-    problems: list[str] = []
-    others: dict[str, list[str]] = {}
+def refused_changes(folder: Path, changes: Mapping[str, Change]) -> dict[str, str]:
+    """Returns a line for each change that a submission may not make, by its path: it adds bundles, and their
+    signatures. Changes elsewhere have one line together."""
+    refused: dict[str, str] = {}
+    others: dict[Change, list[str]] = {}
+    is_link = (folder / BUNDLES).is_symlink()
+    here = Counter(path.name.casefold() for path in (folder / BUNDLES).iterdir()) if not is_link else Counter[str]()
     for name, change in changes.items():
         if not name.startswith(f"{BUNDLES}/"):
             others.setdefault(change, []).append(name)
         elif change != "added":
-            problems.append(f"{_shown(name)}: was {change}: bundles that are here stay as they are: restore it")
-        elif problem := _problem(folder, name, changes):
-            problems.append(f"{_shown(name)}: {problem}")
+            refused[name] = f"{_shown(name)}: was {change}: bundles that are here stay as they are: restore it"
+        elif problem := NO_FILE if is_link else _problem(folder, name, changes, here):
+            refused[name] = f"{_shown(name)}: {problem}"
     for change, names in others.items():
         more = f" and {counted(len(names) - 1, 'more file')}" if len(names) > 1 else ""
         remedy = "remove" if change == "added" else "restore"
-        problems.append(
+        refused[names[0]] = (
             f"{_shown(names[0])}{more}: was {change}, and a submission adds files in {BUNDLES}/ only: {remedy} it"
         )
-    return problems
+    return refused
 
 
-def _problem(folder: Path, name: str, changes: Mapping[str, Change]) -> str | None:
-    """Returns why a file may not be added to the bundles."""
+NO_FILE = f"is a link, a folder or another repository: {BUNDLES}/ has plain files only: put the file there"
+
+
+def _problem(folder: Path, name: str, changes: Mapping[str, Change], here: Mapping[str, int]) -> str | None:
+    """Returns why a file may not be added to the bundles. `here`: how many of them have a name on systems that do not
+    distinguish capitals."""
     stem = name.removeprefix(f"{BUNDLES}/")
     bundle = stem.removesuffix(SUFFIX)
     path = folder / name
-    if (folder / BUNDLES).is_symlink() or path.is_symlink() or not path.is_file():
-        return f"is a link, a folder or another repository: {BUNDLES}/ has plain files only: put the file there"
+    if path.is_symlink() or not path.is_file():
+        return NO_FILE
     if not bundle.endswith(ENDING) or not NAME.fullmatch(bundle.removesuffix(ENDING)):
         return (
             f"is no name of a bundle: call it NAME{ENDING}, and its signature NAME{ENDING}{SUFFIX}, with up to 100 "
             "letters, digits, '_', '.' and '-'"
         )
-    if stem != bundle:
-        if f"{BUNDLES}/{bundle}" in changes:
-            return None
+    if here[stem.casefold()] > 1:
+        return "is the name of another bundle on some systems: choose another name"
+    if stem == bundle:
+        return None
+    if f"{BUNDLES}/{bundle}" not in changes:
         return f"signs {bundle}, which this submission does not add: only who adds a bundle signs it: remove it"
-    here = [each.name for each in (folder / BUNDLES).iterdir() if each.name != stem]
-    same = next((each for each in here if each.casefold() == stem.casefold()), None)
-    return None if same is None else f"is the name of {same} on some systems: choose another name"
+    if (size := path.stat().st_size) > MAX_SIGNATURE:
+        return f"has {size:,} bytes, and a signature up to {MAX_SIGNATURE:,}: sign with `specbench bundle sign`"
+    return None
 
 
 def _shown(name: str) -> str:

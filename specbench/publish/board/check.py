@@ -17,7 +17,7 @@ from specbench.publish.board.changes import (
     Change,
     base_of,
     bundle_files,
-    problems_of_changes,
+    refused_changes,
 )
 from specbench.publish.board.differences import difference_table
 from specbench.publish.board.spec import FILE, BoardSpec, read_board
@@ -30,6 +30,7 @@ from specbench.results.row import Row
 
 SIGNERS = "allowed_signers"
 MOST_LINES = 10  # problems of a bundle that are told
+MOST_PROBLEMS = 50  # of a submission
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,9 @@ class CheckedSubmission:
     def markdown(self) -> str:
         """Returns the report for a pull request. Whatever strangers named is escaped, and mentions nobody."""
         lines = [f"## {'Refused' if self.problems else 'Accepted'}: {self}", ""]
-        lines += [f"- {escaped_markdown(each)}" for each in self.problems]
+        lines += [f"- {escaped_markdown(each)}" for each in self.problems[:MOST_PROBLEMS]]
+        if (num_more := len(self.problems) - MOST_PROBLEMS) > 0:
+            lines.append(f"- and {counted(num_more, 'more problem')}")
         lines += [""] if self.problems else []
         lines += [self.table.markdown()] if self.table is not None else []
         lines += ["### Marks", "", *(f"- {escaped_markdown(each)}" for each in self.marks), ""] if self.marks else []
@@ -68,8 +71,9 @@ def check_submission(folder: Path, base: str | None = None) -> CheckedSubmission
             here = (folder / BUNDLES).iterdir() if bundle_files(folder) or (folder / BUNDLES).is_dir() else ()
             names = sorted(f"{BUNDLES}/{path.name}" for path in here)
             changes = {name: "added" for name in names if name != KEPT}
-        problems = problems_of_changes(folder, changes)
-        new = [folder / name for name in _new_bundles(changes) if not any(p.startswith(f"{name}:") for p in problems)]
+        refused = refused_changes(folder, changes)
+        problems = list(refused.values())
+        new = [folder / name for name in _new_bundles(changes) if refused.keys().isdisjoint((name, name + SUFFIX))]
         new, too_much = _within_limits(new, board)
         problems += too_much
         runs = stored_runs(stored)
@@ -89,7 +93,7 @@ def check_submission(folder: Path, base: str | None = None) -> CheckedSubmission
             except ConfigError as error:
                 problems.append(str(error).replace(f"{path}", place))
                 continue
-            found = [*bundle.all_problems(), *_not_accepted(bundle, board), *_copies(of_bundle, [*runs, *added])]
+            found = [*bundle.all_problems(), *_not_accepted(bundle, board), *copies(of_bundle, [*runs, *added])]
             more = f"{place}: and {counted(len(found) - MOST_LINES, 'more problem')}"
             problems += [f"{place}: {line}" for line in found[:MOST_LINES]] + [more] * (len(found) > MOST_LINES)
             bundles.append(bundle)
@@ -168,7 +172,7 @@ def _not_accepted(bundle: CheckedBundle, board: BoardSpec) -> Iterator[str]:
             yield f"{finding.place}: '{finding.rule}' is in refused_marks of {FILE}: {finding.text}"
 
 
-def _copies(new: Sequence[StoredRun], known: Sequence[StoredRun]) -> Iterator[str]:
+def copies(new: Sequence[StoredRun], known: Sequence[StoredRun]) -> Iterator[str]:
     """Yields a line for each run that is another one, of the board or of the submission."""
     for place, run in enumerate(new):
         for other in (*known, *new[:place]):

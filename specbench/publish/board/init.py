@@ -15,7 +15,7 @@ from specbench.publish.board.spec import FILE
 
 SKELETON = Path(__file__).parent / "skeleton"
 WORKFLOW = ".github/workflows/board.yml"
-GIT_IGNORE = f"/{SITE}/\n/.*.lock\n/.*.building/\n/.*.earlier/\n"
+GIT_IGNORE = f"/{SITE}/\n/.*.lock\n/.*.building/\n/.*.earlier/\n/rerun-*/\n/specs/\n"  # what commands make here
 GIT_ATTRIBUTES = "* -text\n*.tar.gz binary\n"  # bytes are signed and compared: git must not change line ends
 
 

@@ -14,10 +14,10 @@ from specbench.core.errors import ConfigError
 from specbench.core.files import replacing, write_atomically, writing
 from specbench.core.table import Column, Table, escaped_markdown
 from specbench.publish.board.changes import BUNDLES, bundle_files
-from specbench.publish.board.check import SIGNERS
+from specbench.publish.board.check import SIGNERS, copies
 from specbench.publish.board.rules import RULES_FILE, rules_text
 from specbench.publish.board.spec import FILE, BoardSpec, read_board
-from specbench.publish.board.stored import NAME_DIGITS, placed
+from specbench.publish.board.stored import NAME_DIGITS, StoredRun, placed, stored_run
 from specbench.publish.bundle.verify import CheckedBundle, verified, verify
 from specbench.publish.site.build import BuiltSite, build
 from specbench.report.ranking import DEFAULT_METRIC, ranking_tables
@@ -66,7 +66,12 @@ def merge_board(folder: Path) -> Merged:
     signers = folder / SIGNERS if (folder / SIGNERS).is_file() else None
     with ExitStack() as stack:
         bundles = stack.enter_context(verified(bundle_files(folder), signers))
-        problems = [f"{BUNDLES}/{each.file.name}: {line}" for each in bundles for line in each.all_problems()]
+        problems: list[str] = []
+        known: list[StoredRun] = []
+        for each in bundles:
+            own = [stored_run(each.file.name, run.run.path, run.sound_rows) for run in each.runs if not run.problem]
+            problems += [f"{BUNDLES}/{each.file.name}: {line}" for line in (*each.all_problems(), *copies(own, known))]
+            known += own
         if problems:
             remedy = "remove the bundle: specbench board check says what is wrong before it is merged"
             raise ConfigError(f"{problems[0]}: nothing was written: {remedy}", problems[1:])

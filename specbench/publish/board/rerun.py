@@ -5,16 +5,16 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
+from specbench.core import bounded
 from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError
-from specbench.core.files import writing
+from specbench.core.files import write_output, writing
 from specbench.core.table import Table
 from specbench.publish.board.changes import BUNDLES, ENDING, NAME
 from specbench.publish.board.check import SIGNERS
@@ -33,12 +33,15 @@ from specbench.publish.bundle.make import make_bundle
 from specbench.publish.bundle.signature import SUFFIX
 from specbench.publish.bundle.tables import agreement_table
 from specbench.publish.bundle.verify import CheckedBundle, verified, verify
+from specbench.publish.hub.forms import dumped
+from specbench.records.folder import FILE as SPECS
 from specbench.results.leaderboard import load
-from specbench.results.metric_format import without_digest
 from specbench.results.row import ALL, Row, digest_of
 from specbench.results.runs import RecordedRun
 from specbench.specs.catalogue import load_method, load_task, versioned_name, with_overrides
+from specbench.specs.method import MethodSpec
 from specbench.specs.run_options import OPTIONS, RunOptions
+from specbench.specs.task import TaskSpec
 
 PLACE = re.compile(rf"\.\./{BUNDLES}/({NAME.pattern}{re.escape(ENDING)})/runs/([A-Za-z0-9_.-]+)")
 ENGINES = ("eager", "graphs", "compiled", "llama.cpp")
@@ -100,13 +103,12 @@ def opened(
 # 1. The commands
 
 
-def rerun_lines(folder: Path, found: FoundRow) -> list[str]:
-    """Returns the commands that measure a row again, with what to compare before, as comments."""
+def rerun_lines(folder: Path, found: FoundRow, specs: Path | None = None) -> list[str]:
+    """Returns the commands that measure a row again, with what to compare before, as comments. `specs`: where a task or
+    a method that is not built in is written to."""
     with opened(folder, found) as (measured, _):
         row, run = measured.row, measured.run
         parts = [each for each in run.measurement_of(row).of_task(row.task_name) if each.subset in row.examples]
-        request = run.measurement_of(row).request
-        output = f"rerun-{found.name}"
         lines = [
             f"# {row.place}, {row.target}: {found.bundle.name}, {found.run}",
             "",
@@ -137,13 +139,18 @@ def rerun_lines(folder: Path, found: FoundRow) -> list[str]:
         about = [f"dtype {row.dtype}", f"engine {row.engine}", f"attention {row.attention}", f"seed {row.seed}"]
         about += [f"drafts of {row.num_draft_tokens} tokens", f"temperature {row.sampling.temperature:g}"]
         lines += ["", f"# 3. Measure: {', '.join(about)}; there on {row.device}"]
-        lines += [*_command(row, run, request, output), "", "# 4. File it"]
-        lines.append(shlex.join(["specbench", "board", "rerun", found.name, "--board", str(folder), "--with", output]))
+        lines += [*_command(found, row, run, specs), "", "# 4. File it"]
+        lines.append(
+            shlex.join(
+                ["specbench", "board", "rerun", found.name, "--board", str(folder), "--with", f"rerun-{found.name}"]
+            )
+        )
     return lines
 
 
-def _command(row: Row, run: RecordedRun, request: Mapping[str, Any], output: str) -> list[str]:
+def _command(found: FoundRow, row: Row, run: RecordedRun, specs: Path | None) -> list[str]:
     """Returns the command that measures a row, and what it needs beside it, as comments."""
+    request = run.measurement_of(row).request
     if not request or SERVED in request:
         return ["# as it was measured: start the same servers, and name another --output", row.command]
     known = {
@@ -161,27 +168,51 @@ def _command(row: Row, run: RecordedRun, request: Mapping[str, Any], output: str
         subsets=options.subsets if row.subset == ALL else None if row.subset == "default" else (row.subset,),
         limit=sizes.pop() if is_sample and len(sizes) == 1 else options.limit,
     )  # fmt: skip
-    lines = []
-    if not _is_installed(row, options.overrides):
-        lines.append(
-            f"# {without_digest(row.task)} or {without_digest(row.method)} is no built-in one of this version, or has "
-            f"other settings here: runs/{run.path.name}/specs.json of the bundle has both in full"
-        )
-    words = ["specbench", "run", "--task", row.task_name, "--method", row.method_name, *options.words()]
-    return [*lines, shlex.join([*words, "--output", output])]
+    words, overrides, lines = _spec_words(found, row, run, options.overrides, specs)
+    options = replace(options, overrides=tuple(overrides))
+    return [*lines, shlex.join(["specbench", "run", *words, *options.words(), "--output", f"rerun-{found.name}"])]
 
 
 def _of_hub(revision: str | None) -> str | None:
     return None if revision is None or not re.fullmatch(r"[0-9a-f]{40}", revision) else revision
 
 
-def _is_installed(row: Row, overrides: Sequence[str]) -> bool:
-    """Returns whether the names of a row's task and method, with these overrides, mean the same here."""
+def _spec_words(
+    found: FoundRow, row: Row, run: RecordedRun, overrides: Sequence[str], specs: Path | None
+) -> tuple[list[str], list[str], list[str]]:
+    """Returns the words of a command that name task and method, the overrides that they need, and comments. A spec that
+    is not the built-in one with these overrides is taken from the bundle as a file, which has them already."""
+    words: list[str] = []
+    kept: dict[str, None] = {}
+    comments: list[str] = []
+    recorded = bounded.read_mapping(run.path / SPECS, "ask for a whole bundle")
+    load_spec: dict[str, Callable[[str], TaskSpec | MethodSpec]] = {"task": load_task, "method": load_method}
+    for kind, name, wanted in (("task", row.task_name, row.task), ("method", row.method_name, row.method)):
+        with suppress(ConfigError):
+            spec = load_spec[kind](name)
+            taken = [pair for pair in overrides if _with_pairs(spec, [pair]) is not None]
+            if (same := _with_pairs(spec, taken)) is not None and versioned_name(same) == wanted:
+                words += [f"--{kind}", name]
+                kept |= dict.fromkeys(taken)
+                continue
+        file = (specs or Path("specs")) / f"{name}.yaml"
+        words += [f"--{kind}", str(file)]
+        if specs is None:
+            comments.append(f"# {wanted} is not built in: specbench board rerun {found.name} --specs specs writes it")
+        else:
+            content = next(each for each in recorded[f"{kind}s"] if each["name"] == name)  # type: ignore[attr-defined]
+            write_output("--specs", file, dumped(content))
+    return words, list(kept), comments
+
+
+def _with_pairs(spec: TaskSpec | MethodSpec, pairs: Sequence[str]) -> TaskSpec | MethodSpec | None:
+    """Returns a spec with overrides; None if it does not take all of them."""
     try:
-        tasks, methods = with_overrides([load_task(row.task_name)], [load_method(row.method_name)], overrides)
+        if isinstance(spec, TaskSpec):
+            return with_overrides([spec], [], pairs)[0][0]
+        return with_overrides([], [spec], pairs)[1][0]
     except ConfigError:
-        return False
-    return [versioned_name(each) for each in (*tasks, *methods)] == [row.task, row.method]
+        return None
 
 
 # 2. The result
@@ -204,7 +235,7 @@ def file_rerun(folder: Path, found: FoundRow, given: Path, about: About, name: s
     with TemporaryDirectory(prefix="specbench-board-") as scratch:
         file = Path(scratch) / to.name
         if given.is_dir():
-            make_bundle([given], file, about)
+            make_bundle([given], file, replace(about, licence=about.licence or read_board(folder).licence))
         elif given.is_file():
             shutil.copyfile(given, file)
             signature = given.with_name(given.name + SUFFIX)

@@ -40,7 +40,7 @@ that is found to be older than `board.yaml` allows leaves the board.
 ```sh
 {clone}
 cd board && git switch -c my-submission
-specbench bundle make MY-RUN --output bundles/NAME.tar.gz --license CC-BY-4.0 --author "NAME"
+specbench bundle make MY-RUN --output bundles/NAME.tar.gz --license {board.licence} --author "NAME"
 specbench bundle sign bundles/NAME.tar.gz --key ~/.ssh/id_ed25519
 specbench board check --base origin/main
 git add bundles && git commit -m "Add NAME" && git push

@@ -80,6 +80,11 @@ class BoardSpec(Spec):
     most_bundles: Count = 10
     largest_bundle_mb: Count = 50
 
+    @property
+    def licence(self) -> str:
+        """The licence that commands propose for a bundle."""
+        return self.licences[0] if self.licences else "CC-BY-4.0"
+
     @field_validator("conditions")
     @classmethod
     def _known_fields(cls, conditions: dict[str, object]) -> dict[str, object]:

@@ -16,14 +16,17 @@ import yaml
 from specbench.cli import make_app
 from specbench.core.errors import ConfigError
 from specbench.publish.board.check import check_submission
+from specbench.publish.board.differences import _beyond
 from specbench.publish.board.init import init_board
-from specbench.publish.board.merge import by_file, merge_board
+from specbench.publish.board.merge import BoardRow, by_file, first_runs, merge_board
 from specbench.publish.board.rerun import find_row
 from specbench.publish.board.spec import BoardSpec, read_board
 from specbench.publish.bundle.signature import sign
 from specbench.results.leaderboard import load
+from specbench.results.level import STATED
 from specbench.results.row import Row
 from specbench.specs.components import build
+from specbench.statistics.bootstrap import Estimate
 from tests.publish.test_bundle import key as key  # a throw-away ssh key
 from tests.publish.test_bundle import needs_ssh
 from tests.support.board_repositories import bundle_of, git, new_board, set_key, submission
@@ -192,15 +195,21 @@ def test_a_run_of_the_same_configuration_is_a_rerun(merged: Path, bundles: list[
     assert "E_n" in "".join(cells) and re.search(r"recomputed · 2 runs (agree|differ)", cells[-2])
 
 
-def test_a_change_beyond_the_tolerance_is_pointed_at(merged: Path, shorter: Path, tmp_path: Path) -> None:
-    """A row of other conditions stands beside the board's row, which says which ones differ."""
-    bundle = bundle_of(shorter, tmp_path / "carol.tar.gz")
-    board = submission(merged, tmp_path / "board")
-    set_key(board, "tolerance", "0.000001")
-    found = check_submission(submission(board, tmp_path / "mine", bundle), str(board))
+def test_a_row_of_other_conditions_stands_beside_the_nearest(merged: Path, shorter: Path, tmp_path: Path) -> None:
+    found = check_submission(
+        submission(merged, tmp_path / "mine", bundle_of(shorter, tmp_path / "carol.tar.gz")), str(merged)
+    )
     assert found.problems == [] and found.table is not None
     [cells] = found.table.rows
-    assert "beside ada.tar.gz: n: 6 ≠ 5" in cells[-1] and "more than 0%" in cells[-1]
+    assert "beside ada.tar.gz: n: 6 ≠ 5" in cells[-1] and "E_n" not in "".join(cells)
+
+
+def test_a_change_beyond_the_tolerance_is_pointed_at() -> None:
+    [remark] = _beyond("speedup", Estimate(value=0.8, low=0.7, high=0.9), 0.1)
+    assert remark == "speed-up changes by -20%, more than 10%"
+    assert _beyond("speedup", Estimate(value=0.8, low=0.6, high=1.1), 0.1) == [], "noise"
+    assert _beyond("speedup", Estimate(value=1.05, low=1.01, high=1.09), 0.1) == []
+    assert len(_beyond("mean_acceptance_length", Estimate(value=1.2), 0.1)) == 1
 
 
 def test_what_is_refused_is_one_line_each(empty: Path, runs: list[Path], tmp_path: Path) -> None:
@@ -312,6 +321,15 @@ def load_created(bundle: Path, tmp_path: Path) -> str:
 
     [run] = stored_runs([bundle])
     return run.rows[0].created
+
+
+def test_another_commit_is_no_other_row(row: Row) -> None:
+    """Nor is another place of the target; another machine, library or configuration is."""
+    again = {"commit": "0" * 40, "created": "2030-01-01T00:00:00+00:00"}
+    others = [{"device": "H100"}, {"versions": row.versions | {"torch": "9"}}, {"num_draft_tokens": 9}, {"n": 5}]
+    rows = [row, *(row.model_copy(update=again | other) for other in ({}, *others))]
+    kept = first_runs([BoardRow(each, "x.tar.gz", STATED) for each in rows])
+    assert [each.row for each in kept] == [rows[0], *rows[2:]]
 
 
 def test_rows_that_are_too_old_leave_the_board(bundles: list[Path], tmp_path: Path) -> None:

@@ -189,4 +189,4 @@ def _marks(bundle: CheckedBundle) -> Iterator[str]:
             found.setdefault(each.rule, []).append(each)
     for rule, findings in found.items():
         more = f"; and {counted(len(findings) - 1, 'more finding')}" if len(findings) > 1 else ""
-        yield f"{BUNDLES}/{bundle.file.name}: '{rule}': {findings[0].place}: {findings[0].text}{more}"
+        yield f"{BUNDLES}/{bundle.file.name}: '{rule}': {findings[0].place}: {findings[0].text.rstrip('.')}{more}"

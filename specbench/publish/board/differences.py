@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from specbench.core.console import counted
 from specbench.core.table import Column, Table, text_columns
 from specbench.publish.board.stored import StoredRun, row_name
 from specbench.publish.bundle.agreement import JUDGED_BY, Agreement
@@ -50,9 +51,9 @@ def difference_table(
     columns += [Column("level"), Column("for the reviewer")]
     caption = list(NOTES)
     if num_left_out:
-        caption.append(f"{num_left_out} rows of AR, and of subsets of rows over all, are not listed")
+        caption.append(f"not listed: {counted(num_left_out, 'row')} of AR and of subsets of rows over all")
     if len(rows) > MOST_ROWS:
-        caption.append(f"{len(rows) - MOST_ROWS} more rows are not listed")
+        caption.append(f"not listed: {counted(len(rows) - MOST_ROWS, 'more row')}")
     return Table("Rows beside those of the board", columns, rows[:MOST_ROWS], caption)
 
 
@@ -109,7 +110,11 @@ def _against_board(
 
 
 def _beyond(metric: str, change: Estimate, tolerance: float) -> list[str]:
+    """Returns a remark on a ratio that is further from 1 than the tolerance, unless its interval contains 1."""
+    low, high = change.low, change.high
     if change.value is None or abs(change.value - 1) <= tolerance:
+        return []
+    if low is not None and high is not None and low <= 1 <= high:
         return []
     label = metric_of(metric).label.replace("\n", " ")
     return [f"{label} changes by {change.value - 1:+.0%}, more than {tolerance:.0%}"]

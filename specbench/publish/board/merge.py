@@ -18,10 +18,11 @@ from specbench.publish.board.check import SIGNERS, copies
 from specbench.publish.board.rules import RULES_FILE, rules_text
 from specbench.publish.board.spec import FILE, BoardSpec, read_board
 from specbench.publish.board.stored import NAME_DIGITS, StoredRun, placed, stored_run
+from specbench.publish.bundle.agreement import is_same_configuration
 from specbench.publish.bundle.verify import CheckedBundle, verified, verify
 from specbench.publish.site.build import BuiltSite, build
 from specbench.report.ranking import DEFAULT_METRIC, ranking_tables
-from specbench.results.conditions import shared_values
+from specbench.results.conditions import conditions_that_differ, shared_values
 from specbench.results.leaderboard import write
 from specbench.results.level import Level, Levels
 from specbench.results.metric_format import NULL, without_digest
@@ -103,9 +104,7 @@ def merge_board(folder: Path) -> Merged:
 
 
 def _rows(bundles: Sequence[CheckedBundle], board: BoardSpec) -> tuple[list[BoardRow], list[str]]:
-    """Returns the rows of a board, oldest first, and lines about those that board.yaml does not take any more. Of
-    several runs of one configuration on one machine the first one stands, and the others are its re-runs: whoever
-    measures until a number is good enough changes nothing."""
+    """Returns the rows of a board, oldest first, and lines about those that board.yaml does not take any more."""
     verification = verify(bundles)
     found: list[BoardRow] = []
     left_out: dict[str, int] = {}
@@ -120,10 +119,27 @@ def _rows(bundles: Sequence[CheckedBundle], board: BoardSpec) -> tuple[list[Boar
                 row = placed(each.row, bundle.file.name, run.name)
                 found.append(BoardRow(row, bundle.file.name, verification.level_of(bundle, each)))
     found.sort(key=lambda each: (each.row.created, each.bundle, each.row.place, each.digest))
-    first: dict[str, BoardRow] = {}
-    for each in found:
-        first.setdefault(each.row.key, each)
-    return list(first.values()), [f"{line} ({counted(number, 'row')})" for line, number in left_out.items()]
+    return first_runs(found), [f"{line} ({counted(number, 'row')})" for line, number in left_out.items()]
+
+
+def first_runs(rows: Sequence[BoardRow]) -> list[BoardRow]:
+    """Returns rows without later runs of one configuration on one machine, which are re-runs of the first: whoever
+    measures until a number is good enough changes nothing. `rows`: oldest first."""
+    kept: list[BoardRow] = []
+    known: dict[tuple[str, ...], list[Row]] = {}
+    for each in rows:
+        same = known.setdefault((each.row.device, *each.row.names), [])
+        if not any(_is_again(row, each.row) for row in same):
+            same.append(each.row)
+            kept.append(each)
+    return kept
+
+
+def _is_again(first: Row, row: Row) -> bool:
+    """Returns whether a row is of the first one's configuration, machine and libraries; the commit may be another."""
+    if first.key == row.key:
+        return True
+    return is_same_configuration(first, row) and not conditions_that_differ(first, row, {"target", "seed"})
 
 
 def by_file(rows: Sequence[Row]) -> dict[str, list[Row]]:

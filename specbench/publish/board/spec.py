@@ -61,9 +61,9 @@ class BoardSpec(Spec):
     the value or list of values that rows may have. `oldest`: by package, the oldest version that rows may be of; older
     rows leave the board. `licences`: of bundles, of which each must state one. `texts`, `signatures`: whether a bundle
     must have the texts that models wrote, and a signature by a key in allowed_signers. `refused_marks`: rules whose
-    marks are refused, too. `tolerance`: the change of a speed-up or τ to the board's row of the same target, task and
-    method beyond which the table of differences points at it. `most_bundles`, `largest_bundle_mb`: of a submission, in
-    MB of 10⁶ bytes.
+    marks are refused, too. `tolerance`: the change of a speed-up or τ, to the board's row of the same target, task and
+    method, beyond which the table of differences points at it, unless its interval contains 1. `most_bundles`,
+    `largest_bundle_mb`: of a submission, in MB of 10⁶ bytes.
     """
 
     title: Text

@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,20 @@ import yaml
 
 from specbench.cli import make_app
 from specbench.core.errors import ConfigError
+from specbench.publish.board import rerun as reruns
 from specbench.publish.board.check import check_submission
 from specbench.publish.board.differences import _beyond
 from specbench.publish.board.init import init_board
 from specbench.publish.board.merge import BoardRow, by_file, first_runs, merge_board
 from specbench.publish.board.rerun import find_row
 from specbench.publish.board.spec import BoardSpec, read_board
+from specbench.publish.bundle.agreement import MeasuredRow
 from specbench.publish.bundle.signature import sign
 from specbench.results.leaderboard import load
 from specbench.results.level import STATED
 from specbench.results.row import Row
+from specbench.results.runs import RecordedRun
+from specbench.specs.catalogue import load_method, versioned_name
 from specbench.specs.components import build
 from specbench.statistics.bootstrap import Estimate
 from tests.publish.test_bundle import key as key  # a throw-away ssh key
@@ -367,6 +372,49 @@ def test_the_commands_measure_the_same_configuration(specbench: Specbench, merge
     assert check_submission(board, str(merged)).problems == []
     merge_board(board)
     assert name_of(board) == name and "2 runs" in (board / "BOARD.md").read_text("utf-8")
+
+
+def test_texts_of_a_bundle_stay_in_comments_and_quotes(
+    merged: Path, runs: list[Path], row: Row, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name with a line break would else be a line of the shell that reads the commands."""
+    evil = "x\nrm -rf ~ #"
+    changed = row.model_copy(update={
+        "target": evil, "device": evil, "commit": evil, "versions": row.versions | {"torch": evil},
+    })  # fmt: skip
+    run = RecordedRun(runs[0])
+    first = run.measurements[0]
+    request = first.request | {"target": evil, "data": evil, "trust_remote_code": True}
+    monkeypatch.setattr(RecordedRun, "measurement_of", lambda *_: first.model_copy(update={"request": request}))
+    monkeypatch.setattr(reruns, "opened", lambda *_: nullcontext((MeasuredRow(changed, run), [])))
+    lines = reruns.rerun_lines(merged, find_row(merged, name_of(merged)))
+    told = "\n".join(lines)
+    assert not re.search(r"^rm -rf", "\n".join(line for line in lines if line.startswith("#")), re.M)
+    [command] = [line for line in lines if line.startswith("specbench run")]
+    words = shlex.split(command)
+    assert words[words.index("--target") + 1] == words[words.index("--data") + 1] == evil
+    assert "torch==" not in told and "# --trust-remote-code: " in told
+    bad = first.request | {"overrides": [1]}
+    monkeypatch.setattr(RecordedRun, "measurement_of", lambda *_: first.model_copy(update={"request": bad}))
+    with pytest.raises(ConfigError, match="request: overrides"):
+        reruns.rerun_lines(merged, find_row(merged, name_of(merged)))
+
+
+def test_specs_that_are_not_built_in_are_written(
+    specbench: Specbench, merged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With other digests here, the files of the bundle are the specs that were measured."""
+
+    def absent(name: str) -> None:
+        raise ConfigError(f"no {name}")
+
+    monkeypatch.setattr(reruns, "load_method", absent)
+    name = name_of(merged)
+    assert "--specs specs writes it" in specbench("board", "rerun", name, "--board", merged)[1]
+    code, out, err = specbench("board", "rerun", name, "--board", merged, "--specs", "mine")
+    assert code == 0 and "--task mgsm --method mine/sd.yaml" in out, err
+    [row] = [row for file in (merged / "leaderboards").glob("*.json") for row in load(file) if row.method_name == "sd"]
+    assert versioned_name(load_method(str(tmp_path / "mine" / "sd.yaml"))) == row.method
 
 
 def test_what_is_no_rerun_is_refused(

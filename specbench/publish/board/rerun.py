@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from packaging.version import Version
+
 from specbench.core import bounded
 from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError
@@ -39,13 +41,14 @@ from specbench.results.leaderboard import load
 from specbench.results.row import ALL, Row, digest_of
 from specbench.results.runs import RecordedRun
 from specbench.specs.catalogue import load_method, load_task, versioned_name, with_overrides
+from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
-from specbench.specs.run_options import OPTIONS, RunOptions
+from specbench.specs.run_options import OPTIONS, RunOptions, spec_of
 from specbench.specs.task import TaskSpec
 
 PLACE = re.compile(rf"\.\./{BUNDLES}/({NAME.pattern}{re.escape(ENDING)})/runs/([A-Za-z0-9_.-]+)")
-ENGINES = ("eager", "graphs", "compiled", "llama.cpp")
-LOCAL = "local-"  # begins the revision of models that are no hub's
+PACKAGES = {"specbench": "specbench-lm", "torch": "torch", "transformers": "transformers"}
+VERSION_PATTERN = re.compile(r"\d[\w.+]*", re.ASCII)
 SERVED = "servers"  # the key of a request by which servers ran the methods
 MOST_DIFFERENCES = 3
 
@@ -105,7 +108,8 @@ def opened(
 
 def rerun_lines(folder: Path, found: FoundRow, specs: Path | None = None) -> list[str]:
     """Returns the commands that measure a row again, with what to compare before, as comments. `specs`: where a task or
-    a method that is not built in is written to."""
+    a method that is not built in is written to. Texts of the bundle are a stranger's: they are quoted for a shell, and
+    never leave a comment."""
     with opened(folder, found) as (measured, _):
         row, run = measured.row, measured.run
         parts = [each for each in run.measurement_of(row).of_task(row.task_name) if each.subset in row.examples]
@@ -114,12 +118,12 @@ def rerun_lines(folder: Path, found: FoundRow, specs: Path | None = None) -> lis
             "",
             "# 1. The versions that measured it",
         ]
-        packages = [f"specbench-lm=={row.versions.get('specbench')}"]
-        packages += [
-            f"{name}=={version.partition('+')[0]}"
-            for name in ("torch", "transformers")
-            if (version := row.versions.get(name))
-        ]
+        versions = {
+            name: Version(text).base_version
+            for name, text in row.versions.items()
+            if name in PACKAGES and text is not None and VERSION_PATTERN.fullmatch(text)
+        }
+        packages = [f"{package}=={versions[name]}" for name, package in PACKAGES.items() if name in versions]
         lines += ["python3 -m venv rerun && . rerun/bin/activate", f"pip install {shlex.join(packages)}"]
         lines += [f"# its code is commit {row.commit}"] if row.commit else []
         lines += ["", "# 2. Models and data"]
@@ -145,23 +149,22 @@ def rerun_lines(folder: Path, found: FoundRow, specs: Path | None = None) -> lis
                 ["specbench", "board", "rerun", found.name, "--board", str(folder), "--with", f"rerun-{found.name}"]
             )
         )
-    return lines
+    return [" ".join(line.split()) if line.startswith("#") else line for line in lines]
 
 
 def _command(found: FoundRow, row: Row, run: RecordedRun, specs: Path | None) -> list[str]:
     """Returns the command that measures a row, and what it needs beside it, as comments."""
     request = run.measurement_of(row).request
     if not request or SERVED in request:
-        return ["# as it was measured: start the same servers, and name another --output", row.command]
-    known = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in request.items() if name in OPTIONS
-    }
-    options = RunOptions(**known)
+        return [f"# as it was measured: start the same servers, and name another --output: {row.command}"]
+    asked = build(spec_of("Request"), {name: value for name, value in request.items() if name in OPTIONS}, "request: ")
+    options = RunOptions(**{name: getattr(asked, name) for name in OPTIONS})
     sizes = set(row.examples.values())
     is_sample = (options.target or EMBEDDED).startswith(EMBEDDED) and options.limit is None
+    resolved = {"dtype": row.dtype, "engine": row.engine}  # what "auto" was there
+    resolved = {name: value for name, value in resolved.items() if value in OPTIONS[name].choices}
     options = replace(
-        options, dtype=row.dtype if row.dtype in OPTIONS["dtype"].choices else options.dtype,
-        engine=row.engine if row.engine in ENGINES else options.engine, seed=row.seed,
+        options, **resolved, seed=row.seed,  # type: ignore[arg-type]  # they are choices
         target_revision=_of_hub(row.target_revision) or options.target_revision,
         drafter_revision=(_of_hub(row.drafter_revision) if row.drafter == options.drafter else None)
         or options.drafter_revision,
@@ -170,6 +173,9 @@ def _command(found: FoundRow, row: Row, run: RecordedRun, specs: Path | None) ->
     )  # fmt: skip
     words, overrides, lines = _spec_words(found, row, run, options.overrides, specs)
     options = replace(options, overrides=tuple(overrides))
+    for name in ("trust_remote_code", "allow_code_execution"):
+        if getattr(options, name):
+            lines.append(f"# {OPTIONS[name].flag}: {OPTIONS[name].help} Look at it before.")
     return [*lines, shlex.join(["specbench", "run", *words, *options.words(), "--output", f"rerun-{found.name}"])]
 
 

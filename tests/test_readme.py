@@ -52,7 +52,7 @@ NEED_MORE = (
     "served:",
     "--against",
 )  # a network, servers, another installation
-MADE = re.compile(r"--(?:output|to|leaderboard) (\S+)")
+MADE = re.compile(r"(?:--(?:output|to|leaderboard)|board init) (\S+)")
 INSTEAD = {
     "Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF:Q4_K_M": "embedded:target",
     "Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF:Q4_K_M": "embedded:drafter",
@@ -99,7 +99,7 @@ def chained(commands: list[str]) -> list[list[str]]:
     """Returns the commands in groups: each with those that use a folder or file which one before it makes."""
     chains: list[list[str]] = []
     for command in commands:
-        used = {part for word in shlex.split(command) for part in re.split("[:=]", word)}
+        used = {part for word in shlex.split(command) for part in (*re.split("[:=]", word), word.partition("/")[0])}
         last = {name: chain for chain in chains for name in MADE.findall("\n".join(chain)) if name in used}
         chain = []
         for maker in [each for each in chains if any(each is one for one in last.values())]:

@@ -24,6 +24,7 @@ from specbench.cli.help.method import prose
 from specbench.cli.help.text import Parameter, field_parameters, shown
 from specbench.cli.show import KINDS, component_parameters
 from specbench.core.table import markdown_table
+from specbench.publish.board.spec import BoardSpec
 from specbench.publish.suite_spec import PublishedTable, SuiteSpec
 from specbench.results.metric_format import all_metrics
 from specbench.results.row import Row
@@ -277,7 +278,8 @@ MAKERS: dict[str, Callable[[], str]] = {  # of the pages, by name
     "methods": methods,
     "components": components,
     "suites": lambda: keys(
-        "Keys of suites and boards", {"Suites and boards": SuiteSpec, "Published tables": PublishedTable}
+        "Keys of suites and boards",
+        {"Suites and boards": SuiteSpec, "Published tables": PublishedTable, "Board repositories": BoardSpec},
     ),
     "servers": lambda: keys(
         "Keys of a servers file",

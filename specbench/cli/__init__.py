@@ -74,7 +74,7 @@ COMMANDS = {
     "fairness": "analyses:fairness", "compare": "leaderboard:compare", "schema": "leaderboard:schema",
     "site": "publish:site", "check": "leaderboard:check", "lm-eval": "run:lm_eval",
     "serve-llama-cpp": "serve:serve_llama_cpp", "train": "train:train", "leaderboard": "leaderboard:leaderboard",
-    "bundle": "bundle:bundle", "board": "publish:board", "plot": "paper:plot", "table": "paper:table",
+    "bundle": "bundle:bundle", "board": "board:board", "plot": "paper:plot", "table": "paper:table",
     "card": "hub:card", "hub": "hub:hub",
 }  # fmt: skip
 FORMER_NAMES = {"limit": "roofline"}  # former name: name

@@ -1,6 +1,5 @@
-"""`specbench suite`, `specbench board` (suites with the published figures of a paper) and `specbench site`."""
+"""`specbench suite` and `specbench site`."""
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +7,6 @@ from typing import Annotated
 import typer
 
 from specbench.cli.arguments import (
-    AsJson,
     Bundles,
     Files,
     Signers,
@@ -86,60 +84,6 @@ def suite(
     show(result, stdout)
     if result.failures:
         raise typer.Exit(1)
-
-
-board = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-board.command("run")(suite)
-
-
-@board.callback()
-def about() -> None:
-    """Boards: suites whose rows are compared with a paper's published figures."""
-
-
-@board.command("list")
-def list_() -> None:
-    """List the boards."""
-    from specbench.publish.tables import boards_table
-
-    stdout.print(boards_table())
-
-
-@board.command("show")
-def show_board(
-    name: Name,
-    pair: Annotated[str | None, typer.Option(help="Pair of the board whose published figures are all printed.")] = None,
-    runs: Runs = None,
-    as_json: AsJson = False,
-) -> None:
-    """Print what the pairs of a board need, what is measured, and the published figures next to the measured ones.
-
-    Without --pair, published tables without measured results are only listed.
-
-    Measured rows are from `board run`, or from a .json file next to the board's YAML.
-
-    Lines below the table list rows that were measured with options or versions other than the board now requires.
-    """
-    from rich.text import Text
-
-    from specbench.publish.measured import as_records, measured_pairs
-    from specbench.publish.tables import nothing_measured, pair_table, pairs_table, published_tables
-
-    all_pairs = measured_pairs(name, pair, runs)
-    shown_pairs = [rows for rows in all_pairs if rows.measured] or all_pairs[:1]
-    if as_json:
-        records = [record for rows in shown_pairs for record in as_records(rows)]
-        stdout.out(json.dumps(records, ensure_ascii=False, indent=2))
-        return
-    if pair is None:
-        stdout.print(pairs_table(name, all_pairs))
-    for rows in shown_pairs:
-        if rows.measured:
-            stdout.print(pair_table(rows))
-        elif pair is not None:
-            stdout.print(nothing_measured(rows, name), soft_wrap=True)
-        for part in published_tables(rows, measured_only=pair is None):
-            stdout.print(part, soft_wrap=isinstance(part, Text))
 
 
 def site(

@@ -137,7 +137,7 @@ class RecordedRun:
             return load_row(self.recompute_row(single), self.windows, row.served.load)
         task = self.task_of(row)
         method = self._of_name(row.method, {versioned_name(each): each for each in self.method_specs})
-        measurement = max(reversed(self.measurements), key=lambda each: self._likeness(each, row))
+        measurement = self.measurement_of(row)
         judge = row.signatures.get(JUDGED)
         answers = self._rated(self.answers, judge)
         run = MeasuredRun(self.identity, self.tasks, self.method_specs, measurement, answers, judge)
@@ -185,6 +185,10 @@ class RecordedRun:
                 f"{', '.join(row.examples)}: give the folder of this row's run, or repeat its command: {row.command}"
             )
         return keys
+
+    def measurement_of(self, row: Row) -> Measurement:
+        """Returns what the command of a row measured; of several commands the last that fits best."""
+        return max(reversed(self.measurements), key=lambda each: self._likeness(each, row))
 
     def _likeness(self, measurement: Measurement, row: Row) -> int:
         """Returns how well a measurement fits a row: the examples count most, then the repeats and the command."""

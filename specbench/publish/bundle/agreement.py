@@ -7,7 +7,7 @@ import numpy as np
 
 from specbench.records.generation import Key, Record
 from specbench.results.answers import BASELINE, Answer, length_columns, speed_columns
-from specbench.results.conditions import conditions_that_differ
+from specbench.results.conditions import FieldDifference, conditions_that_differ, differences
 from specbench.results.level import Rerun
 from specbench.results.paired import pair_up
 from specbench.results.row import Row
@@ -42,16 +42,25 @@ class MeasuredRow:
 def is_same_configuration(first: Row, second: Row) -> bool:
     """Returns whether two rows measured the same: all but the machine, its software and places of files. Sampled rows
     may have other seeds."""
-    if first.level or second.level or first.names != second.names or first.method != second.method:
-        return False
+    return first.names == second.names and not configuration_differences(first, second)
+
+
+def configuration_differences(first: Row, second: Row) -> list[FieldDifference]:
+    """Returns in what two rows did not measure the same. A row of a load is never another's."""
     ignore = set(MAY_DIFFER)
     if first.sampling.temperature > 0:
         ignore.add("seed")
     if first.target_revision is not None and first.target_revision == second.target_revision:
         ignore.add("target")
-    drafters = [row.drafter_revision or row.drafter for row in (first, second)]
-    own = [(row.num_draft_tokens, row.options, row.memory, row.pass_width) for row in (first, second)]
-    return drafters[0] == drafters[1] and own[0] == own[1] and not conditions_that_differ(first, second, ignore)
+    own, other = (
+        {
+            "method": row.method, "drafter": row.drafter_revision or row.drafter,
+            "num_draft_tokens": row.num_draft_tokens, "options": row.options, "memory": row.memory,
+        }
+        for row in (first, second)
+    )  # fmt: skip
+    loads = [FieldDifference("load", first.level, second.level)] if first.level or second.level else []
+    return [*loads, *differences(own, other), *conditions_that_differ(first, second, ignore)]
 
 
 def why_dependent(first: Sequence[Answer], second: Sequence[Answer]) -> str | None:

@@ -54,6 +54,15 @@ def signer_of(file: Path, allowed_signers: Path | None) -> tuple[str | None, str
     return None, f"{signature.name} is by a key that --signers {allowed_signers} does not have"
 
 
+def signature_problem(file: Path) -> str | None:
+    """Returns why FILE.sig is no signature of a file by any key; None if it is one, or if there is none."""
+    signature = file.with_name(file.name + SUFFIX)
+    if not signature.is_file():
+        return None
+    done = _run("check-novalidate", "-n", NAMESPACE, "-s", str(signature), stdin=file)
+    return f"is not a signature of {file.name} ({_reason(done)})" if done.returncode else None
+
+
 MISSING = "ssh-keygen is not installed, so signatures cannot be checked: install OpenSSH 8.1 or newer"
 
 

@@ -32,8 +32,8 @@ def tables(verification: Verification) -> Iterator[Table]:
         found = [[rule, weight, _first_of(of), text] for (rule, weight, text), of in places.items()]
         columns = [Column("rule"), Column("", folds=False), Column("of"), Column("found")]
         yield Table(f"{bundle.file.name}: rules", columns, found, _rule_notes(bundle))
-    if pairs := list(_pairs(verification)):
-        yield _agreement_table(pairs, verification)
+    if (agreement := agreement_table(verification)) is not None:
+        yield agreement
 
 
 LEVEL_NOTES = [
@@ -69,7 +69,11 @@ def _pairs(verification: Verification) -> Iterator[Agreement]:
         yield from found.pairs
 
 
-def _agreement_table(pairs: list[Agreement], verification: Verification) -> Table:
+def agreement_table(verification: Verification) -> Table | None:
+    """Returns how each two runs of a configuration agree; None if there are none."""
+    pairs = list(_pairs(verification))
+    if not pairs:
+        return None
     metrics = [name for name in (*JUDGED_BY, *OF_MACHINE) if any(c.metric == name for p in pairs for c in p.changes)]
     labels = [metric_of(name).label.replace("\n", " ") for name in metrics]
     columns = [

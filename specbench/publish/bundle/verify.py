@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -69,7 +69,8 @@ class CheckedRun:
 @dataclass(frozen=True)
 class CheckedBundle:
     """An unpacked bundle. `problems`: of its files, digests and metadata, a line each. `signer`: None if nobody known
-    signed it, as `about_signature` says. It can be read while its folder exists."""
+    signed it, as `about_signature` says. `targets`: the revisions by which a board knows targets. It can be read while
+    its folder exists."""
 
     file: Path
     runs: Sequence[CheckedRun]
@@ -81,6 +82,7 @@ class CheckedBundle:
     num_files: int
     has_citation: bool
     has_environments: bool
+    targets: Mapping[str, str | None] = field(default_factory=dict)
 
     @cached_property
     def rows(self) -> list[CheckedRow]:
@@ -94,7 +96,7 @@ class CheckedBundle:
     def findings(self) -> list[RuleFinding]:
         """What rules find in the rows that their records confirm."""
         runs = [(each.name, each.run, each.sound_rows, each.has_texts) for each in self.runs if each.problem is None]
-        return check_rules(runs)
+        return check_rules(runs, self.targets)
 
     def all_problems(self) -> list[str]:
         """Returns a line for whatever contradicts the bundle, or that a rule refuses."""
@@ -112,14 +114,16 @@ class CheckedBundle:
 
 
 @contextmanager
-def verified(files: Sequence[Path], allowed_signers: Path | None = None) -> Iterator[list[CheckedBundle]]:
-    """Yields what bundles show. They are unpacked into a temporary folder, which is gone when the block ends. Raises
-    ConfigError for a file that is no bundle."""
+def verified(
+    files: Sequence[Path], allowed_signers: Path | None = None, targets: Mapping[str, str | None] | None = None
+) -> Iterator[list[CheckedBundle]]:
+    """Yields what bundles show. They are unpacked into a temporary folder, which is gone when the block ends.
+    `targets`: as in `CheckedBundle`. Raises ConfigError for a file that is no bundle."""
     with ExitStack() as stack:
         found = []
         for file in files:
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="specbench-bundle-")))
-            found.append(_checked(file, folder, allowed_signers))
+            found.append(replace(_checked(file, folder, allowed_signers), targets=targets or {}))
         yield found
 
 

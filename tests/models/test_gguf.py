@@ -39,7 +39,7 @@ def file() -> Path:
     ("name", "expected"),
     [
         ("model.gguf", True), ("folder/MODEL.GGUF", True), ("org/repo:Q4_K_M", True), ("org/repo:sub/m.gguf", True),
-        ("hf.co/org/repo:Q4_K_M", True), ("https://huggingface.co/org/repo:m.gguf", True), ("other/org/repo:Q8_0", False),
+        ("hf.co/org/repo:Q4_K_M", True), ("https://huggingface.co/org/repo:m.gguf", True), ("x/org/repo:Q8_0", False),
         ("org/repo", False), ("embedded:target", False), ("object:model", False), ("folder", False), ("a:b", False),
     ],
 )  # fmt: skip

@@ -141,7 +141,10 @@ def context_limit_of(config: Any) -> int | None:
 
 
 class CausalLM(TextModel, ScoringModel):
-    """A causal language model whose passes run in this process, with a cache for one sequence."""
+    """A causal language model whose passes run in this process, with a cache for one sequence. `why_eager`: the reason
+    if another engine was requested and failed."""
+
+    why_eager: str | None = None
 
     def __init__(
         self, model: Any, tokenizer: Any, name: str, revision: str | None, quantization: Quantize = "none"
@@ -161,7 +164,6 @@ class CausalLM(TextModel, ScoringModel):
         self.sequence = sequence
         self.device, self.passes = sequence.device, sequence.passes
         self.prefers_pending = self.device.type == "cuda"  # reading a token there waits for all queued work
-        self.why_eager: str | None = None  # the reason if another engine was requested and failed
         self._keeps_prompt = False  # a reset then waits for the next pass, which may be over the same prompt
         self._is_reset = False
         self._prompt: tuple[list[int], int, tuple[int, ...]] | None = None  # what the first pass after a reset read

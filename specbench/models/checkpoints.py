@@ -50,7 +50,10 @@ def explain_failure(name: str, source: str, hub_problem: str | None, error: Exce
         cause = ", and ".join(filter(None, [f"there is no folder '{name}' here{content}", hub_problem]))
     else:  # `name` is probably a hub id
         cause = hub_problem
-    return f"{cause or one_line(error)} (give a local folder with {files}, or a hub id that this machine can reach)"
+    remedy = f"give a local folder with {files}, or a hub id that this machine can reach"
+    if name.lower().endswith("gguf"):  # a repository of GGUF files, of which none is named
+        remedy = f"{remedy}; of a repository of GGUF files, name the quantization: {name}:Q4_K_M"
+    return f"{cause or one_line(error)} ({remedy})"
 
 
 def one_line(error: Exception) -> str:

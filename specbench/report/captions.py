@@ -70,7 +70,7 @@ def drafter_kind(row: Row) -> str:
 
 def model_name(name: str, revision: str | None) -> str:
     """Returns a model with the beginning of its revision, and what the revision says besides."""
-    digest, comma, note = (revision or "").removeprefix("local-").partition(",")
+    digest, comma, note = (revision or "").removeprefix("local-").removeprefix("sha256-").partition(",")
     return f"{name} ({digest[:12]}{comma}{note})" if revision else name
 
 

@@ -94,12 +94,11 @@ def comparison_table(rows: Sequence[Row]) -> Table:
     verdicts = f"not audited: `{command}` tests sampled outputs"
     if any(each.verdict != "not audited" for each in rows):
         verdicts = f"greedy equal: the greedy outputs equal AR's token by token; `{command}` tests sampled outputs too"
-    engines = ", ".join(each.method_name for each in rows if each.engine != row.engine)
     caption = [
         f"target {row.target}, n = {row.n}; {sampling_of(row)}; {dtype_and_device(row)}",
         verdicts,
         *few_prompts_line(rows),
-        *([f"compiled target, eager drafter: {engines}; do not compare rows of different engines"] if engines else []),
+        *engine_lines(rows),
         *warning_lines(rows, [each.method_name for each in rows]),
         *(["compare methods with different bridges by τ and tok/s, not by α"] if _bridges_differ(rows) else []),
         "c: draft cost in target passes",
@@ -107,6 +106,18 @@ def comparison_table(rows: Sequence[Row]) -> Table:
     ]
     title = f"{without_digest(row.task)} · {row.subset} · {len(rows)} methods"
     return Table(title, columns, cells_of(rows, columns), caption)
+
+
+def engine_lines(rows: Sequence[Row]) -> list[str]:
+    """Returns a line for each engine that is not the baseline's, with the methods whose rows have it."""
+    names: dict[str, list[str]] = {}
+    for row in rows:
+        if row.engine != rows[0].engine:
+            names.setdefault(row.engine, []).append(row.method_name)
+    return [
+        f"{engine + ', eager drafter' if engine.endswith(' target') else engine}: {', '.join(each)}; do not compare "
+        "rows of different engines" for engine, each in names.items()
+    ]  # fmt: skip
 
 
 def _bridges_differ(rows: Sequence[Row]) -> bool:

@@ -39,6 +39,7 @@ def file() -> Path:
     ("name", "expected"),
     [
         ("model.gguf", True), ("folder/MODEL.GGUF", True), ("org/repo:Q4_K_M", True), ("org/repo:sub/m.gguf", True),
+        ("hf.co/org/repo:Q4_K_M", True), ("https://huggingface.co/org/repo:m.gguf", True), ("x/org/repo:Q8_0", False),
         ("org/repo", False), ("embedded:target", False), ("object:model", False), ("folder", False), ("a:b", False),
     ],
 )  # fmt: skip
@@ -384,6 +385,19 @@ def test_a_run_tells_that_weights_are_dequantized(
     code, printed, said = specbench(*words)
     assert code == 0, said
     assert "F32 dequantized (float32)" in printed
+
+
+def test_a_dry_run_of_a_pair(file: Path, specbench: Callable[..., Outcome], tmp_path: Path) -> None:
+    """From headers and tokenizers alone, with llama.cpp or without it."""
+    words = ("run", "--task", "mgsm", "--method", "pld,slem", "--subset", "en", "--limit", "2", "--data", "sample",
+             "--target", str(file), "--dry-run", "--drafter")  # fmt: skip
+    code, printed, said = specbench(*words, str(gguf_files.embedded("drafter-bpe")))
+    assert code == 0, said
+    told = " ".join(printed.split())
+    assert f"target {file} (sha256-" in told and "2 trials of 3 methods; nothing was measured or written" in told
+    (tmp_path / "cut.gguf").write_bytes(file.read_bytes()[:-100])
+    code, _, said = specbench(*words, "cut.gguf")
+    assert code == 2 and "cut.gguf: is truncated" in said
 
 
 def test_the_engine_needs_a_gguf_target(specbench: Callable[..., Outcome]) -> None:

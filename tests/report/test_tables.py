@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from specbench.models.near_ties import Divergence
-from specbench.report.captions import reasons_by_task, verdict_word
+from specbench.report.captions import model_name, reasons_by_task, verdict_word
 from specbench.report.compare import ComparedSubset, changes_table
 from specbench.report.tables import comparison_table, run_table
 from specbench.results.row import Evidence, RowBatchWidth, RowDifferences, RowWarmUp
@@ -352,6 +352,30 @@ def test_methods_beside_each_other_share_the_score():
         console.print(comparison_table(lines))
     text = capture.get()
     assert "BLEU" in text and "30.0" in text and "accuracy" not in text
+
+
+def test_the_engine_of_each_row_is_said_by_its_name():
+    """Only one of both models may be a GGUF file, or the drafter cannot be compiled."""
+    console = Console(width=120, force_terminal=False, no_color=True)
+    for engine, other, said in (
+        ("llama.cpp", "llama.cpp target", "llama.cpp target, eager drafter: sd, tli; do not compare rows"),
+        ("eager", "eager target, llama.cpp drafter", "eager target, llama.cpp drafter: sd, tli; do not compare rows"),
+        ("compiled", "compiled target", "compiled target, eager drafter: sd, tli; do not compare rows"),
+    ):
+        engines = {"ar": engine, "sd": other, "tli": other, "pld": engine}
+        lines = [row(subset="en", metrics=METRICS, method=f"{m}@1:aa", engine=e) for m, e in engines.items()]
+        with console.capture() as capture:
+            console.print(comparison_table(lines))
+        text = " ".join(capture.get().split())
+        assert said in text and text.count("do not compare rows of different engines") == 1
+    with console.capture() as capture:
+        console.print(comparison_table(lines[::3]))
+    assert "different engines" not in capture.get()
+
+
+def test_the_digest_of_a_file_is_shown_by_twelve_figures():
+    assert model_name("a.gguf", f"sha256-{'0123456789abcdef' * 4}") == "a.gguf (0123456789ab)"
+    assert model_name("folder", f"local-{'ab' * 20}") == f"folder ({'ab' * 6})"
 
 
 @pytest.mark.parametrize(("num_prompts", "is_said"), [(29, True), (30, False)])

@@ -15,7 +15,8 @@ from specbench.models.sources import TIMEOUT_SECONDS
 
 SUFFIX = ".gguf"
 SHARD = re.compile(r"-(\d{5})-of-(\d{5})(?=\.gguf$)")
-ON_HUB = re.compile(r"^(?P<repo>[\w.-]+/[\w.-]+):(?P<file>[^\\]+)$")
+# Ollama and llama.cpp write the hub before the repository, or leave it out.
+ON_HUB = re.compile(r"^(?:https?://)?(?:(?:hf\.co|huggingface\.co)/)?(?P<repo>[\w.-]+/[\w.-]+):(?P<file>[^\\]+)$")
 NO_MODELS = ("mmproj", "imatrix")  # files beside a model: of images, and of what quantization measured
 
 

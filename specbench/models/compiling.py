@@ -37,6 +37,9 @@ def compile_pass(forward: Callable[[], Output], name: str) -> Callable[[], Outpu
     def backend(graph: torch.fx.GraphModule, examples: list[torch.Tensor]) -> Callable[..., Any]:
         from torch._inductor.compile_fx import compile_fx  # the import takes a second
 
+        for part in graph.modules():
+            if isinstance(part, torch.fx.GraphModule):
+                join_products(part)
         function: Any = compile_fx(graph, examples, config_patches=PASS_OPTIONS)
 
         def run(*inputs: Any) -> Any:
@@ -56,6 +59,16 @@ def compile_pass(forward: Callable[[], Output], name: str) -> Callable[[], Outpu
         return Output(outputs[logits], tuple(outputs[place] for place in hidden))
 
     return run
+
+
+def join_products(graph: torch.fx.GraphModule) -> None:
+    """Computes each packed product of a graph once, of which several layers take parts."""
+    kept: dict[tuple[Any, ...], torch.fx.Node] = {}
+    for node in graph.graph.nodes:
+        if node.target is torch.ops.specbench.packed_product.default and kept.setdefault(node.args, node) is not node:
+            node.replace_all_uses_with(kept[node.args])
+            graph.graph.erase_node(node)
+    graph.recompile()
 
 
 def with_own_code(function: Callable[..., Any], name: str) -> Callable[..., Any]:

@@ -84,7 +84,7 @@ def load_model(
     - `gguf`: how a GGUF file is loaded. `pass_width`: the rows of which every pass is made, see
       `CachedSequence.fix_width`.
 
-    On a CPU, eager passes in bfloat16 have packed products; see `models.packed`. Objects stay as they are.
+    On a CPU, passes in bfloat16 have packed products; see `models.packed`. Objects stay as they are.
 
     Raises ConfigError in one line for a checkpoint that cannot be loaded or is not a causal language model, and for an
     engine that this machine does not support.
@@ -132,7 +132,7 @@ def load_model(
                 if is_cpu:
                     check_room(source, torch_dtype, hub, quantize)
                 model = load_network(source, torch_dtype, hub, chosen, quantize, device_map)
-                if is_cpu and engine == "eager" and model.dtype == torch.bfloat16:
+                if is_cpu and model.dtype == torch.bfloat16:
                     store_weights(model, quantize)
             tokenizer = AutoTokenizer.from_pretrained(source, **hub)
             loaded = CausalLM(model, tokenizer, name, checkpoint_identity(source, revision), quantize)
@@ -144,8 +144,6 @@ def load_model(
     if weights:
         check_causal(loaded)
         make_passes(loaded, engine)
-        if is_cpu and loaded.why_eager is not None and loaded.model.dtype == torch.bfloat16:
-            store_weights(loaded.model)
         with_width(loaded, pass_width)
     return loaded
 
@@ -187,7 +185,7 @@ def load_gguf_model(
     with doing(f"loading {name}"):
         loaded = load_gguf(name, revision, engine, torch_dtype, device, options, load, weights=weights, is_cpu=is_cpu)
     if weights:
-        if engine == "eager" and device.type == "cpu" and torch_dtype == torch.bfloat16:
+        if engine in ("eager", "compiled") and device.type == "cpu" and torch_dtype == torch.bfloat16:
             store_weights(loaded.model)
         check_causal(loaded)
         make_passes(loaded, engine)

@@ -137,8 +137,23 @@ class PackedLinear(StoredLinear):
         return self.packed.to_dense()
 
     def product(self, input: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(input, self.packed, self.bias, "none", [], "")
-        return found
+        multiply = packed_product if torch.compiler.is_compiling() else _packed_product
+        return multiply(input, self.packed, self.bias)
+
+
+def _packed_product(input: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """Returns input [..., in], in bfloat16, times packed weights [out, in], plus the bias."""
+    found: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(input, packed, bias, "none", [], "")
+    return found
+
+
+# torch.compile calls it as it is; oneDNN's own is compiled for weights that are constants only.
+packed_product = torch.library.custom_op("specbench::packed_product", _packed_product, mutates_args=())
+
+
+@packed_product.register_fake
+def _(input: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    return input.new_empty((*input.shape[:-1], packed.shape[0]))
 
 
 class Pending:
@@ -167,6 +182,8 @@ class JoinedProduct:
         self.pending = Pending()
 
     def part(self, number: int, input: torch.Tensor) -> torch.Tensor:
+        if torch.compiler.is_compiling():  # compiled passes multiply once; see `join_products`
+            return torch.split(self.whole.product(input), self.sizes, -1)[number]
         pending = self.pending
         if pending.input is not input or number not in pending.parts:
             pending.input = input

@@ -74,6 +74,7 @@ class StaticPasses:
         self.engine = engine
         self.device: torch.device = model.device
         self.records = has_graphs(self.device)
+        self._groups_heads = self.records or model.dtype == torch.bfloat16  # as eager passes on a CPU
         self.start = torch.zeros((), dtype=torch.long, device=self.device)
         places = torch.zeros(capacity, dtype=torch.long, device=self.device) if self.records else None
         torch._dynamo.mark_static_address(self.start)
@@ -422,7 +423,7 @@ class StaticPasses:
             if self._hidden is None:
                 self._hidden = HiddenStates(self.model, self.name, self.cache, self.engine)
             self._hidden.start(hidden_layers)
-        with attending_in_groups(self.model.config) if self.records else nullcontext(), fused_norms(self._norms):
+        with attending_in_groups(self.model.config) if self._groups_heads else nullcontext(), fused_norms(self._norms):
             logits = self.model(input_ids=tokens, **given).logits[0]
         if self._hidden is None or not hidden_layers:
             return Output(logits)

@@ -320,10 +320,10 @@ def products_by_model(models: LoadedModels) -> dict[str, str]:
 
 
 def packable(models: LoadedModels) -> list[CausalLM]:
-    """Returns the models with eager passes of unquantized weights, whose products may be packed."""
+    """Returns the models with eager or compiled passes of unquantized weights, whose products may be packed."""
     return [
         model for model in dict.fromkeys((models.target, *models.drafters.values()))
-        if isinstance(model, CausalLM) and model.engine == "eager" and model.quantization == "none"
+        if isinstance(model, CausalLM) and model.engine in ("eager", "compiled") and model.quantization == "none"
     ]  # fmt: skip
 
 

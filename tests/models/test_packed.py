@@ -3,6 +3,7 @@ reads `weight`."""
 
 import copy
 import weakref
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from specbench.core.errors import ConfigError
 from specbench.integrations.transformers_decoders import own_copy
 from specbench.models import loading, machine, packed
 from specbench.models.causal_lm import CausalLM
+from specbench.models.compiling import join_products
 from specbench.models.loading import load_model
 from specbench.models.packed import (
     DigitsLinear,
@@ -30,7 +32,8 @@ from specbench.models.packed import (
     stored_layers,
 )
 from specbench.models.scoring import same_logits
-from specbench.running.models import LoadedModels, choose_products
+from specbench.models.static_passes import StaticPasses
+from specbench.running.models import LoadedModels, choose_products, products_by_model
 from specbench.training.new_heads import output_weight
 from tests.support import tiny
 
@@ -464,6 +467,74 @@ def test_layers_whose_weights_are_shared_are_not_joined() -> None:
     weight = mlp.gate_proj.weight
     store_weights(mlp)
     assert type(mlp.gate_proj) is PackedLinear and mlp.gate_proj.weight is weight is mlp.up_proj.weight
+
+
+def calls_of(model: CausalLM, ids: list[int]) -> Counter[str]:
+    """The operators of a pass over the tokens after the first ten."""
+    model.reset()
+    model.score(ids[:10], 1)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        model.score(ids, len(ids) - 10)
+    return Counter({event.key: event.count for event in profile.key_averages()})
+
+
+def multiplies_each_weight_once(model: CausalLM) -> bool:
+    """Whether the passes over one token and over several are compiled, and their products are all packed ones."""
+    weights = {id(packed) for packed in opaque(model.model)}
+    return all(
+        calls["specbench::packed_product"] == calls["mkldnn::_linear_pointwise"] == len(weights)
+        and not any(calls[f"aten::{name}"] for name in ("linear", "mm", "addmm", "to_dense"))
+        for calls in (calls_of(model, list(range(10 + width))) for width in (1, 3))
+    )
+
+
+@needs_packing
+@pytest.mark.parametrize("kind", ["qwen2", "gemma3_text"])
+def test_the_graph_of_a_compiled_pass_multiplies_each_packed_weight_once(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The graph that is given to the compiler is called as it is. Its results and what it writes are checked as those
+    of any compiled pass."""
+    monkeypatch.setattr(StaticPasses, "check", lambda self: None)
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, examples, **given: graph.forward)
+    plain = tiny.network(kind, num_hidden_layers=2).to(torch.bfloat16)
+    stored = copy.deepcopy(plain)
+    store_weights(stored)
+    before = stored_bytes(stored)
+    model = causal_lm(stored)
+    loading.make_passes(model, "compiled")
+    assert model.static is not None, model.why_eager
+    model.static.reserve(64, (1, 3))
+    assert multiplies_each_weight_once(model)
+    assert stored_bytes(stored) == before
+    assert products_by_model(LoadedModels(model, {"sd": model})) == {"tiny": "packed"}
+    ids = list(range(13))
+    logits = [each.score(ids, 3).logits for each in (causal_lm(plain), model)]
+    assert same_logits(*logits)
+
+
+def test_only_products_of_the_same_input_and_weights_are_joined() -> None:
+    product = torch.ops.specbench.packed_product.default
+
+    def forward(first: Any, second: Any, weights: Any) -> Any:
+        first.add_(1)  # which nothing reads
+        return product(first, weights, None) + product(second, weights, None) * product(first, weights, None)
+
+    graph = torch.fx.symbolic_trace(forward)
+    join_products(graph)
+    targets = [node.target for node in graph.graph.nodes]
+    assert targets.count(product) == 2 and "add_" in targets
+
+
+@pytest.mark.slow
+@needs_packing
+def test_passes_of_a_loaded_model_are_compiled_with_packed_products(tmp_path: Path) -> None:
+    source = str(tiny.save(tmp_path))
+    eager, model = (load_model(source, device="cpu", dtype="bfloat16", engine=each) for each in ("eager", "compiled"))
+    assert model.static is not None, model.why_eager
+    assert stored_bytes(model.model) == stored_bytes(eager.model)
+    model.static.reserve(64, (1, 3))  # compares them with eager passes
+    assert multiplies_each_weight_once(model)
 
 
 @pytest.mark.real

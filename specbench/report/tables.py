@@ -97,6 +97,7 @@ def comparison_table(rows: Sequence[Row]) -> Table:
     engines = ", ".join(each.method_name for each in rows if each.engine != row.engine)
     caption = [
         f"target {row.target}, n = {row.n}; {sampling_of(row)}; {dtype_and_device(row)}",
+        *([f"measured: {row.told_examples}"] if row.coverage is not None and row.coverage.chosen != "all" else []),
         verdicts,
         *few_prompts_line(rows),
         *([f"compiled target, eager drafter: {engines}; do not compare rows of different engines"] if engines else []),

@@ -69,7 +69,8 @@ class CheckedRun:
 @dataclass(frozen=True)
 class CheckedBundle:
     """An unpacked bundle. `problems`: of its files, digests and metadata, a line each. `signer`: None if nobody known
-    signed it, as `about_signature` says. It can be read while its folder exists."""
+    signed it, as `about_signature` says. `targets`: the revisions that are known, by the target's name. It can be read
+    while its folder exists."""
 
     file: Path
     runs: Sequence[CheckedRun]
@@ -81,6 +82,7 @@ class CheckedBundle:
     num_files: int
     has_citation: bool
     has_environments: bool
+    targets: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def rows(self) -> list[CheckedRow]:
@@ -94,7 +96,7 @@ class CheckedBundle:
     def findings(self) -> list[RuleFinding]:
         """What rules find in the rows that their records confirm."""
         runs = [(each.name, each.run, each.sound_rows, each.has_texts) for each in self.runs if each.problem is None]
-        return check_rules(runs)
+        return check_rules(runs, self.targets)
 
     def all_problems(self) -> list[str]:
         """Returns a line for whatever contradicts the bundle, or that a rule refuses."""
@@ -112,18 +114,20 @@ class CheckedBundle:
 
 
 @contextmanager
-def verified(files: Sequence[Path], allowed_signers: Path | None = None) -> Iterator[list[CheckedBundle]]:
-    """Yields what bundles show. They are unpacked into a temporary folder, which is gone when the block ends. Raises
-    ConfigError for a file that is no bundle."""
+def verified(
+    files: Sequence[Path], allowed_signers: Path | None = None, targets: Mapping[str, str] | None = None
+) -> Iterator[list[CheckedBundle]]:
+    """Yields what bundles show. They are unpacked into a temporary folder, which is gone when the block ends.
+    `targets`: the revisions that are known, by the target's name. Raises ConfigError for a file that is no bundle."""
     with ExitStack() as stack:
         found = []
         for file in files:
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="specbench-bundle-")))
-            found.append(_checked(file, folder, allowed_signers))
+            found.append(_checked(file, folder, allowed_signers, targets or {}))
         yield found
 
 
-def _checked(file: Path, folder: Path, allowed_signers: Path | None) -> CheckedBundle:
+def _checked(file: Path, folder: Path, allowed_signers: Path | None, targets: Mapping[str, str]) -> CheckedBundle:
     if not file.exists():
         raise ConfigError(f"{file}: no such file: give a bundle that `specbench bundle` made")
     if not file.is_file():
@@ -141,7 +145,7 @@ def _checked(file: Path, folder: Path, allowed_signers: Path | None) -> CheckedB
     licence, identifier = crate.stated_in(folder)
     return CheckedBundle(
         file, checked, problems, licence, identifier, signer, about_signature, len(names), crate.CITATION in names,
-        all(read_environments(folder / "runs" / name) for name in runs),
+        all(read_environments(folder / "runs" / name) for name in runs), targets,
     )  # fmt: skip
 
 
@@ -306,6 +310,7 @@ def checklist(bundle: CheckedBundle, verification: Verification) -> list[Finding
     readable = Finding("functional: readable", not broken, broken[0] if broken else told)
     told = "packages, CPU, GPU and source" if bundle.has_environments else "versions, commit and device alone"
     environment = Finding("functional: environment", bundle.has_environments, told)
+    coverage = _coverage(bundle)
     # 3. Reproduced: the rows from the records, and the records by another run.
     wrong = [f"{each.row.place}: {each.wrong}" for each in rows if each.wrong]
     stated = dict.fromkeys(name for each in rows for name in each.stated)
@@ -320,4 +325,17 @@ def checklist(bundle: CheckedBundle, verification: Verification) -> list[Finding
         "reproduced: by another run", num_agree == len(marks) if marks else None, told if marks else "one run only"
     )
     signed = Finding("signed", True if bundle.signer else None, bundle.about_signature)
-    return [identifier, licence, cites, complete, readable, environment, recomputed, rerun, signed]
+    return [identifier, licence, cites, complete, readable, coverage, environment, recomputed, rerun, signed]
+
+
+def _coverage(bundle: CheckedBundle) -> Finding:
+    """Returns whether the runs measured all examples of their data: yes, no, or not told by one of them."""
+    parts = [part for run in bundle.runs if run.problem is None for part in run.run.last_measured.values()]
+    alike: dict[str, dict[str, None]] = {}
+    for part in parts:
+        alike.setdefault(part.told_examples, {})[f"{part.task} {part.subset}"] = None
+    found = "; ".join(f"{', '.join(places)}: {told}" for told, places in alike.items())
+    chosen = {None if part.coverage is None else part.coverage.chosen for part in parts}
+    return Finding(
+        "functional: coverage", None if None in chosen or not chosen else chosen == {"all"}, found or "no run is there"
+    )

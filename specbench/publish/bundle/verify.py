@@ -336,6 +336,7 @@ def _coverage(bundle: CheckedBundle) -> Finding:
         alike.setdefault(part.told_examples, {})[f"{part.task} {part.subset}"] = None
     found = "; ".join(f"{', '.join(places)}: {told}" for told, places in alike.items())
     chosen = {None if part.coverage is None else part.coverage.chosen for part in parts}
-    return Finding(
-        "functional: coverage", None if None in chosen or not chosen else chosen == {"all"}, found or "no run is there"
-    )
+    is_told = None not in chosen
+    found += "" if is_told else "; of how many is not told"
+    answer = chosen == {"all"} if chosen and is_told else None
+    return Finding("functional: coverage", answer, found or "no run can be read")

@@ -76,7 +76,18 @@ def make(
 
 
 @bundle.command()
-def verify(files: BundleFiles, signers: Signers = None, as_json: AsJson = False) -> None:
+def verify(
+    files: BundleFiles,
+    signers: Signers = None,
+    targets: Annotated[
+        Path | None,
+        path_option(
+            help="Known targets: a leaderboard (.json), or a file with lines REVISION NAME. A target of this name with "
+            "other weights is refused."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Compute all rows of bundles again, from the archives alone, and print the checklist of an artefact review.
 
     No model, no network and no code of the bundle is used. Exit code 2 if anything contradicts a bundle.
@@ -90,9 +101,11 @@ def verify(files: BundleFiles, signers: Signers = None, as_json: AsJson = False)
     From three runs on, the variance between runs and the interval of one more run are printed.
     """
     from specbench.publish.bundle import tables
+    from specbench.publish.bundle.targets import read_targets
     from specbench.publish.bundle.verify import verified, verify
 
-    with status_line("verifying"), verified(files, signers) as bundles:
+    known = {} if targets is None else read_targets(targets)
+    with status_line("verifying"), verified(files, signers, known) as bundles:
         found = verify(bundles)
         result = tables.as_json(found) if as_json else None
         shown = [] if as_json else list(tables.tables(found))

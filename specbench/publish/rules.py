@@ -13,6 +13,9 @@ from functools import cache, cached_property
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
+from specbench.analysis.claims.claim import highest_speedup
 from specbench.analysis.claims.explain import Measured, measured_problem
 from specbench.core.console import counted
 from specbench.core.environment import builtin_dir
@@ -24,10 +27,12 @@ from specbench.results.paired import RowWithRecords
 from specbench.results.row import ALL, REPEAT, Row
 from specbench.results.rows import MeasuredSubset
 from specbench.results.runs import RecordedRun
+from specbench.results.warnings import LEARNS
 from specbench.specs import templates
 from specbench.specs.catalogue import builtin_task_names, load_file
 from specbench.specs.task import TaskSpec
 from specbench.statistics.bootstrap import Estimate, Resampler
+from specbench.tasks.sources import open_source, read_task_rows
 
 Weight = Literal["refused", "marked", "unknown"]
 
@@ -83,13 +88,15 @@ class Examples:
 @dataclass(frozen=True)
 class RuledRun:
     """A run and those of its rows that its records confirm. `has_texts`: otherwise digests stand for what models wrote.
-    `targets`: the revisions by which a board knows targets, by name."""
+    `targets`: the revisions by which a board knows targets, by name. `sizes`: by task, subset and revision of the data,
+    how many examples they had by the runs before, by name."""
 
     name: str
     run: RecordedRun
     rows: Sequence[Row]
     has_texts: bool
     targets: Mapping[str, str | None]
+    sizes: Mapping[tuple[str, str, str | None], Mapping[str, int]] = field(default_factory=dict)
 
     @cached_property
     def parts(self) -> dict[Place, TaskSpec]:
@@ -148,9 +155,10 @@ def check_rules(
     """Returns what the rules find in runs, in the order of `RULES`. `runs`: name, run, its confirmed rows, and whether
     it has texts. `targets`: as in `RuledRun`; a run's own target is known to the runs behind it."""
     known: MutableMapping[str, str | None] = dict(targets or {})
+    sizes: dict[tuple[str, str, str | None], dict[str, int]] = {}
     found: list[Finding] = []
     for name, run, rows, has_texts in runs:
-        ruled = RuledRun(name, run, rows, has_texts, dict(known))
+        ruled = RuledRun(name, run, rows, has_texts, dict(known), sizes)
         if not rows:  # what the records contradict is refused already
             continue
         for rule in RULES:
@@ -163,6 +171,10 @@ def check_rules(
                 found += [each._replace(rule=rule.name) for each in (rule.of_row(with_answers) if rule.of_row else ())]
         target = run.identity["target"]
         known.setdefault(target["name"], target["revision"])
+        for part in run.last_measured.values():
+            if part.revision is not None and part.coverage is not None and part.coverage.available is not None:
+                of_data = sizes.setdefault((part.task, part.subset, part.revision), {})
+                of_data[name] = part.coverage.available
     order = [rule.name for rule in RULES]
     return sorted(found, key=lambda each: order.index(each.rule))
 
@@ -176,8 +188,12 @@ def memorised(each: RuledRow) -> Iterator[Finding]:
     row = each.row
     if text := each.warning("trained_on_test"):
         yield each.found("refused", text)
-    if row.memory == REPEAT:
-        yield each.found("refused", f"{why_unranked(row)}: give the prompts once")
+    is_declared = row.memory == REPEAT and _declares_memory(each)
+    if is_declared:
+        yield each.found("marked", f"is not ranked: {why_unranked(row)}, as its memory is declared to do")
+    elif row.memory == REPEAT:
+        told = "and nothing declares such a memory: give the prompts once, or set drafter.memory"
+        yield each.found("refused", f"{why_unranked(row)}, {told}")
     if row.memory in (None, "cold"):
         named = row.options.get("drafter", {}).get("memory")
         num_used = sum(answer.left_out_own is not None for answer in each.own)
@@ -186,10 +202,18 @@ def memorised(each: RuledRow) -> Iterator[Finding]:
             yield each.found("refused", f"{told} of other prompts, but the row says {row.memory or 'none'}")
     elif row.memory != REPEAT:
         yield each.found("marked", f"its drafter remembers other prompts ({row.memory}): compare it with its like")
-    if num_copied := _copied(each.own):
+    if not is_declared and (num_copied := _copied(each.own)):
         yield each.found("refused", f"{counted(num_copied, 'answer')} to a prompt that the memory had answered before")
     if text := each.warning("learns"):
         yield each.found("marked", text)
+
+
+def _declares_memory(each: RuledRow) -> bool:
+    """Returns whether a method says that its drafter remembers other prompts: by its options, or as a server that says
+    so."""
+    parts = each.row.options.get("drafter", {}), each.row.options.get("decoder", {}).get("options", {})
+    server = each.identity.get("servers", {}).get(each.row.method_name, {})
+    return any(part.get("memory") not in (None, "none", "prompt") for part in parts) or bool(server.get(LEARNS))
 
 
 def _copied(own: Sequence[Answer]) -> int:
@@ -306,11 +330,18 @@ def _plain(text: str) -> str:
 @cache
 def _built_in(name: str, subset: str) -> TaskSpec | None:
     """Returns the package's own task of this name, merged with the subset; None if there is none."""
+    task = _own_task(name)
+    return task.subset(subset) if task is not None and subset in task.subset_names else None
+
+
+@cache
+def _own_task(name: str) -> TaskSpec | None:
+    """Returns the package's own task of this name; None if there is none."""
     if name not in builtin_task_names():
         return None
     task = load_file(builtin_dir("tasks") / f"{name}.yaml")
     assert isinstance(task, TaskSpec)
-    return task.subset(subset) if subset in task.subset_names else None
+    return task
 
 
 # 4. Another target
@@ -358,20 +389,15 @@ def chosen_prompts(run: RuledRun) -> Iterator[Finding]:
             told = f"{len(subsets)} of its {counted(len(task.subset_names), 'subset')}, without {listed}"
             yield Finding("marked", run.place(task.name), told)
     limits = {row.names[:2]: row.request.get("limit") for row in run.rows}
-    for place, part in _measured(run).items():
+    for place, part in run.run.last_measured.items():
         for weight, text in _told_of_examples(run, part, limits.get(place)):
             yield Finding(weight, run.place(*place), text)
-
-
-def _measured(run: RuledRun) -> dict[Place, MeasuredSubset]:
-    """Returns what the run measured last of each task and subset."""
-    return {(part.task, part.subset): part for each in run.run.measurements for part in each.subsets}
 
 
 def _rows_left_out(run: RuledRun) -> Iterator[Finding]:
     have = {row.names for row in run.run.rows}
     lacking: dict[str, list[str]] = {}
-    for (name, subset), part in _measured(run).items():
+    for (name, subset), part in run.run.last_measured.items():
         for method in run.run.methods:
             if part.num_examples and (name, subset, method) not in have:
                 lacking.setdefault(f"{method} of {name}", []).append(subset)
@@ -382,17 +408,45 @@ def _rows_left_out(run: RuledRun) -> Iterator[Finding]:
 
 def _told_of_examples(run: RuledRun, part: MeasuredSubset, limit: object) -> Iterator[tuple[Weight, str]]:
     """Yields what was measured of a subset's examples. `limit`: the most that the command asked for; None: all."""
-    place = part.task, part.subset
-    choice = [f"the first {counted(part.num_examples, 'example')} (--limit {limit})"] * (limit is not None)
-    choice += [f"the bundled sample, not {part.task} itself"] * (part.source == "sample")
-    if choice:
-        yield "marked", " and ".join(choice)
+    place, is_sample, coverage = (part.task, part.subset), part.source == "sample", part.coverage
+    asked = "" if limit is None else f" (--limit {limit})"
+    if coverage is None and limit is not None:  # of an earlier version
+        of = " of the bundled sample" * is_sample
+        told = f"the first {counted(part.num_examples, 'example')}{of}{asked}, of how many is not told"
+    else:
+        told = part.told_examples + asked * (coverage is not None and coverage.chosen != "all")
+    if is_sample:
+        told += f", which is not {part.task} itself"
+    if is_sample or limit is not None or (coverage is not None and coverage.chosen != "all"):
+        yield "marked", told
+    available = None if coverage is None else coverage.available
+    for whose, number in _known_sizes(run, part):
+        if available not in (None, number):
+            yield "refused", f"its data had {counted(available or 0, 'example')} as it says, but {whose} {number:,}"
     if part.source != "sample" and (gaps := _gaps(run.examples.ids.get(place, []))):
         yield "marked", f"ids have gaps: {', '.join(map(str, gaps[:MOST_LISTED]))} of the data were not measured"
     prompts = run.examples.prompts.get(place, [])
     if (num_other := len(set(prompts))) < len(prompts):
         told = f"{counted(len(prompts), 'example')} have {counted(num_other, 'different prompt')}"
         yield "refused" if num_other < OFTEN * len(prompts) else "marked", told
+
+
+def _known_sizes(run: RuledRun, part: MeasuredSubset) -> Iterator[tuple[str, int]]:
+    """Yields how many examples the same data have by other sources: the package's own sample, and runs before."""
+    if part.source == "sample" and (known := _own_sample(part.task, part.subset)) and known[0] == part.revision:
+        yield "this sample has", known[1]
+    for name, number in run.sizes.get((part.task, part.subset, part.revision), {}).items():
+        yield f"by {name} the same data have", number
+
+
+@cache
+def _own_sample(name: str, subset: str) -> tuple[str | None, int] | None:
+    """Returns the digest of the package's own sample of a subset, and the number of its examples; None without one."""
+    task = _own_task(name)
+    if task is None or subset not in task.subset_names or task.sample_of(subset) is None:
+        return None
+    source = open_source(task, subset, "sample", len(task.subset_names))
+    return source.revision, sum(1 for _ in read_task_rows(task.subset(subset), source))
 
 
 MOST_LISTED = 6
@@ -474,15 +528,50 @@ def _lost(row: Row) -> str | None:
 
 
 def implausible(each: RuledRow) -> Iterator[Finding]:
-    """Finds speed-ups above what τ and the measured v allow, and baselines that are slower than they can be."""
-    if text := each.warning("implausible"):
-        yield each.found("refused", text)
-    elif {"decoder", "decodes_with"}.isdisjoint(each.row.options):
+    """Finds speed-ups above what τ and the measured v allow, and baselines that are slower than they can be. Where AR's
+    own passes show a disturbance that explains the excess, a reader must know it, but nobody forged it."""
+    problem = each.warning("implausible")
+    if problem is None and {"decoder", "decodes_with"}.isdisjoint(each.row.options):
         problem = measured_problem(Measured.of(RowWithRecords(each.row, each.own, each.baseline), whole_call=False))
-        if problem:
-            yield each.found("refused", problem)
+    if problem is not None:
+        reason = _disturbed(each)
+        yield each.found("marked" if reason else "refused", f"{problem}{reason}")
     if text := each.warning("cheap_passes"):
         yield each.found("marked", text)
+
+
+LEAST_COST = 0.8  # v that kernels alone may give: those of one token may be slower than those of several
+QUIET = 25  # the percentile of AR's passes that stands for those that nothing disturbed
+
+
+def _disturbed(each: RuledRow) -> str:
+    """Returns why AR's passes explain a speed-up above its bound; empty if they do not. Load comes and goes, so that
+    some of AR's passes are as fast as ever: a baseline all of whose passes are slow was not disturbed."""
+    speedup, length = each.row.metric("speedup"), each.row.value("mean_acceptance_length")
+    lowest = speedup.value if speedup.low is None else speedup.low
+    passes = np.concatenate([np.zeros(0), *(answer.token_passes for answer in each.baseline)])
+    verifying, plain = (
+        sum(answer.target_seconds for answer in side) / max(1, sum(answer.num_steps for answer in side))
+        for side in (each.own, each.baseline)
+    )
+    if lowest is None or length is None or not len(passes) or not verifying or not plain:
+        return ""
+    quiet = float(np.percentile(passes, QUIET))
+    disturbed = float(passes.mean()) / quiet if quiet else 1.0
+    cost = max(verifying / plain, min(LEAST_COST, 1 / disturbed))
+    if lowest > highest_speedup(length, cost):
+        return ""
+    warned = [name for code, name in SIGNS_OF_LOAD.items() if each.warning(code)]
+    return (
+        f"; the run's own passes explain it: v = {verifying / plain:.2f}, and AR's passes took {disturbed:.2f} times "
+        f"those of its quiet quarter ({1000 * quiet:.3g} ms)" + "".join(f"; {name}" for name in warned)
+    )
+
+
+# By the code of the warning: what it says of load, which the passes above show.
+SIGNS_OF_LOAD = {
+    "ar_drift": "AR's speed drifted", "wide_interval": "its interval is wide", "not_steady": "its start was not steady",
+}  # fmt: skip
 
 
 # 9. No drafter

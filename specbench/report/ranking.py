@@ -226,7 +226,7 @@ def _caption(order: Sequence[RankedRow], metric: str) -> list[str]:
     lines = [
         f"target {model_name(row.target, row.target_revision)}, n = {row.n}{repeats}, seed {row.seed}; "
         f"{sampling_of(row)}; {dtype_and_device(row)}; {libraries}",
-        f"data: {row.data_source}",
+        f"data: {row.data_source}{'' if row.coverage is None else f', {row.told_examples}'}",
         *(f"{name}: {text}" for name, text in score_signatures(row, metric).items()),
     ]
     if (num_runs := len({each.value("tokens_per_second_ar") for each in rows})) > 1:

@@ -96,6 +96,7 @@ def comparison_table(rows: Sequence[Row]) -> Table:
         verdicts = f"greedy equal: the greedy outputs equal AR's token by token; `{command}` tests sampled outputs too"
     caption = [
         f"target {row.target}, n = {row.n}; {sampling_of(row)}; {dtype_and_device(row)}",
+        *([f"measured: {row.told_examples}"] if row.coverage is not None and row.coverage.chosen != "all" else []),
         verdicts,
         *few_prompts_line(rows),
         *engine_lines(rows),

@@ -19,6 +19,7 @@ from specbench.results.metric_format import number
 from specbench.results.row import LATER_METRICS, LATER_WARNINGS, UNVERIFIABLE_FIELDS, Evidence, Row
 from specbench.results.runs import RecordedRun, RecordedRuns, finished_run, run_folder_of
 from specbench.results.verdict import FAILS_BELOW
+from specbench.results.warnings import in_words_of
 from specbench.tasks.judge import JUDGED
 
 
@@ -271,6 +272,7 @@ def compare_with_run(
     `verdict_in`: reads an audit's report; without it the verdict of an audit is not compared. `part_of`: returns what
     the run can confirm of a row, by default the whole. Raises ConfigError if the row cannot be recomputed."""
     row, own = part_of(row), part_of(run.recompute_row(row))
+    own = own.model_copy(update={"warnings": in_words_of(row, own.warnings)})
     stated = ["fairness"] if row.fairness is not None else []
     for told, later in LATER_METRICS.items():
         if later.isdisjoint(row.metrics) and not later.isdisjoint(own.metrics):  # a row of an earlier version

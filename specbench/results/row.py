@@ -15,6 +15,7 @@ from pydantic import (
     model_validator,
 )
 
+from specbench.core.console import counted
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.values import all_known, text_digest
 from specbench.models.near_ties import Divergence
@@ -56,8 +57,8 @@ UNVERIFIABLE_FIELDS = frozenset({"evidence", "fairness", "run"})
 # Fields and metrics that rows of earlier versions lack.
 LATER_FIELDS = frozenset(
     {
-        "batch_width", "common_ids", "context", "differences", "divergence", "drafter_passes", "drafter_weights",
-        "memory", "pass_width", "products", "system", "template_date",
+        "batch_width", "common_ids", "context", "coverage", "differences", "divergence", "drafter_passes",
+        "drafter_weights", "memory", "pass_width", "products", "system", "template_date",
     }
 )  # fmt: skip
 # By what they tell; a row has all of a group or none.
@@ -79,7 +80,7 @@ RESULT_FIELDS = frozenset(
     {
         "metrics", "accepted_tokens_per_step", "warnings", "shots", "quality", "signatures", "verdict", "divergence",
         "differences", "batch_width", "evidence", "fairness", "intervals", "created", "command", "request", "run",
-        "warm_up", "context", "common_ids",
+        "warm_up", "context", "common_ids", "coverage",
     }
 )  # fmt: skip
 
@@ -173,6 +174,44 @@ class RowContext(FilePart):
     share_paused: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = None
     trained: PositiveInt | None = None
     share_beyond: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = None
+
+
+class Coverage(FilePart):
+    """Which examples of the data were measured. `available`: how many the data had; null: nobody counted them, as in a
+    stream of the hub. `chosen`: how the measured ones were chosen: all, the first ones, or a part that the caller
+    chose."""
+
+    available: PositiveInt | None
+    chosen: Literal["all", "first", "part"]
+
+
+class RowCoverage(Coverage):
+    """Which part of a task a row measured: its n examples, of those in the data of its subsets. `subsets`: in a row
+    over all of them, how many the task has."""
+
+    subsets: PositiveInt | None = None
+
+
+def may_be(number: int, coverage: Coverage) -> bool:
+    """Returns whether as many examples may have this coverage."""
+    if coverage.available is None:
+        return coverage.chosen != "all"
+    return (number == coverage.available) == (coverage.chosen == "all") and number <= coverage.available
+
+
+def told_examples(number: int, coverage: Coverage | None, source: str) -> str:
+    """Returns how many examples were measured and which, such as "the first 30 of 1,319 examples". `source`: of the
+    data."""
+    whose = " of the bundled sample" if source == "sample" else ""
+    if coverage is None:
+        return f"{counted(number, 'example')}{whose}"
+    if coverage.chosen == "all":
+        return f"{'all ' if number > 1 else 'the only '}{counted(number, 'example')}{whose or ' of the data'}"
+    of = "" if coverage.available is None else f" of {coverage.available:,}"
+    examples = "example" if number == 1 and not of else "examples"
+    which = f"the first {number:,}" if coverage.chosen == "first" else f"{number:,} chosen ones"
+    unknown = "" if of else ", of how many is not told"
+    return f"{which}{of} {examples}{whose}{unknown}"
 
 
 class CommonIds(FilePart):
@@ -302,6 +341,7 @@ class Row(FilePart):
     seed: int
     n: int = Field(ge=0)  # examples
     subsets: dict[str, NonNegativeInt] = Field(default_factory=dict)  # n by subset, in a row over all subsets
+    coverage: RowCoverage | None = None  # which part of the data the n are; null: the row is of an earlier version
     repeats: int = Field(ge=1)
     created: str
     run: Place | None = None  # the run's folder, relative to the file's; null: the file's own folder, or unknown
@@ -341,7 +381,16 @@ class Row(FilePart):
     def _check_subsets(self) -> Self:
         if self.subsets and (self.subset != ALL or sum(self.subsets.values()) != self.n):
             raise ValueError(f"subsets: a row of '{ALL}' names them, and their examples make n")
+        if self.coverage is not None and not may_be(self.n, self.coverage):
+            raise ValueError(f"coverage: {self.coverage} does not go with n = {self.n}")
         return self
+
+    @property
+    def told_examples(self) -> str:
+        """How many examples were measured and which, in words."""
+        subsets = self.coverage.subsets if self.coverage is not None else None
+        of_subsets = "" if subsets is None else f", in {len(self.examples)} of {counted(subsets, 'subset')}"
+        return told_examples(self.n, self.coverage, self.data_source) + of_subsets
 
     @property
     def task_name(self) -> str:

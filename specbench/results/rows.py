@@ -29,13 +29,17 @@ from specbench.results.row import (
     REPEAT,
     SHUFFLED,
     CommonIds,
+    Coverage,
     Row,
     RowBatchWidth,
     RowContext,
+    RowCoverage,
     RowDifferences,
     RowSampling,
     RowServing,
     RowShots,
+    may_be,
+    told_examples,
 )
 from specbench.results.scores import ScoringSpec, main_metric, signatures
 from specbench.results.verdict import control_outcomes, declares_lossless, served_verdict, verdict_of_records
@@ -54,15 +58,28 @@ MEASUREMENTS_REMEDY = "repeat the command of the run: it writes the file again a
 
 
 class MeasuredSubset(FilePart):
-    """The measured examples of a subset, and the sources of its data and few-shot examples."""
+    """The measured examples of a subset, and the sources of its data and few-shot examples. `coverage`: which part of
+    the data they are; null in files of earlier versions."""
 
     task: str
     subset: str
     num_examples: NonNegativeInt
+    coverage: Coverage | None = None
     source: Literal["hub", "local", "sample"]
     location: str
     revision: str | None
     worked: FewshotInfo
+
+    @model_validator(mode="after")
+    def _check_coverage(self) -> Self:
+        if self.coverage is not None and not may_be(self.num_examples, self.coverage):
+            raise ValueError(f"coverage: {self.coverage} does not go with num_examples = {self.num_examples}")
+        return self
+
+    @property
+    def told_examples(self) -> str:
+        """How many examples were measured and which, in words."""
+        return told_examples(self.num_examples, self.coverage, self.source)
 
 
 class Ties(FilePart):
@@ -219,6 +236,7 @@ class MeasuredRun:
             **self._conditions(method), **_data(parts), **self._method(method, own, task, parts),
             task=versioned_name(task), subset=subset, language=None if subset == ALL else task.subset(subset).language,
             subsets={part.subset: part.num_examples for part in parts} if subset == ALL else {},
+            coverage=coverage_of(parts, len(task.subset_names) if subset == ALL else None),
             system=self._system(task, parts), sampling=sampling, created=_measured_at(own),
             served=serving_of(own, baseline, method.name, self.identity),
             verdict=self._verdict(method, parts, own, baseline, greedy=sampling.temperature == 0),
@@ -374,6 +392,20 @@ def _data(parts: Sequence[MeasuredSubset]) -> dict[str, Any]:
         "n": sum(part.num_examples for part in parts),
         "shots": shots_of(parts),
     }
+
+
+def coverage_of(parts: Sequence[MeasuredSubset], num_subsets: int | None) -> RowCoverage | None:
+    """Returns which part of the data subsets are together; None if one of them does not tell it. `num_subsets`: those
+    of the task, in a row over all."""
+    known = [part.coverage for part in parts if part.coverage is not None]
+    if not known or len(known) < len(parts):
+        return None
+    counts = [each.available for each in known if each.available is not None]
+    chosen = {each.chosen for each in known}
+    return RowCoverage(
+        available=sum(counts) if len(counts) == len(known) else None,
+        chosen="part" if "part" in chosen else "first" if "first" in chosen else "all", subsets=num_subsets,
+    )  # fmt: skip
 
 
 def method_options(method: MethodSpec, target: str) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from specbench.results.leaderboard import ROWS, load
 from specbench.results.metric_format import without_digest
 from specbench.results.paired import RowWithRecords
 from specbench.results.row import ALL, Row
-from specbench.results.rows import MeasuredRun, Measurement, read_measurements
+from specbench.results.rows import MeasuredRun, MeasuredSubset, Measurement, read_measurements
 from specbench.results.scores import ScoringSpec, languages_of
 from specbench.specs.catalogue import subset_meaning, versioned_name
 from specbench.specs.method import MethodSpec
@@ -129,6 +129,11 @@ class RecordedRun:
     @cached_property
     def measurements(self) -> Sequence[Measurement]:
         return read_measurements(self.path)
+
+    @cached_property
+    def last_measured(self) -> Mapping[tuple[str, str], MeasuredSubset]:
+        """What was measured last of each task and subset."""
+        return {(part.task, part.subset): part for each in self.measurements for part in each.subsets}
 
     def recompute_row(self, row: Row) -> Row:
         """Computes a row again from the folder. Raises ConfigError if the folder has no such row."""

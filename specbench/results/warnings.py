@@ -216,10 +216,29 @@ def loops(row: Row) -> str | None:
     if not changed:
         return None
     own, baseline = (row.value(f"share_looping{side}") or 0.0 for side in ("", "_ar"))
+    shares = f"{own:.0%} of its answers and {baseline:.0%} of ar's repeat themselves in loops"
     return (
-        f"{own:.0%} of its answers and {baseline:.0%} of ar's repeat themselves in loops; the prompts at which no "
+        f"{shares if own or baseline else ANOTHER_LOOPS}; the prompts at which no "
         f"method does give {' and '.join(changed)}: judge by these, or measure other prompts or fewer new tokens"
     )
+
+
+ANOTHER_LOOPS = (
+    "none of its answers and none of ar's repeat themselves in loops, but those of another method of the run do"
+)
+EARLIER_WORDS = {ANOTHER_LOOPS: "0% of its answers and 0% of ar's repeat themselves in loops"}  # of earlier versions
+
+
+def in_words_of(row: Row, warnings: Sequence[RowWarning]) -> tuple[RowWarning, ...]:
+    """Returns warnings in the words that the row has for the same, which may be those of an earlier version."""
+    told = {each.text for each in row.warnings}
+
+    def earlier(warning: RowWarning) -> RowWarning:
+        texts = [warning.text.replace(now, before) for now, before in EARLIER_WORDS.items()]
+        known = next((text for text in texts if text in told), warning.text)
+        return warning.model_copy(update={"text": known})
+
+    return tuple(map(earlier, warnings))
 
 
 NEARLY = 0.95  # v without an interval, from which on it may be 1

@@ -26,7 +26,7 @@ from specbench.report.tables import RunRows
 from specbench.results.answers import BASELINE, Ratings, RunAnswers, different_answers
 from specbench.results.concurrency import load_groups, load_rows
 from specbench.results.leaderboard import check_writable, write
-from specbench.results.row import CommonIds, Row
+from specbench.results.row import CommonIds, Coverage, Row
 from specbench.results.rows import MeasuredRun, MeasuredSubset, Measurement, ModelContext, Ties, add_measurement
 from specbench.results.scores import languages_of
 from specbench.results.verdict import declares_lossless
@@ -39,6 +39,7 @@ from specbench.running.progress import Details, RunProgress, report_kept_results
 from specbench.running.prompts import baseline_prompts, uses_chat
 from specbench.running.request import Judge, Request
 from specbench.specs.run import RunSpec
+from specbench.tasks.examples import TaskData
 from specbench.tasks.judge import JUDGEMENTS_FILE
 
 
@@ -172,6 +173,14 @@ def report(plan: Plan, measured: Measured) -> list[Row]:
     return rows
 
 
+def coverage_of(data: TaskData) -> Coverage:
+    """Returns which part of the data its examples are."""
+    if len(data.examples) == data.num_rows:
+        return Coverage(available=data.num_rows, chosen="all")
+    is_first = all(example.index == place for place, example in enumerate(data.examples))
+    return Coverage(available=data.num_rows, chosen="first" if is_first else "part")
+
+
 def measurement_of(plan: Plan, records: RecordStore, answers: RunAnswers) -> Measurement:
     """Returns what a command measured. The target scores the greedy answers of lossless methods that differ from
     AR's."""
@@ -189,7 +198,8 @@ def measurement_of(plan: Plan, records: RecordStore, answers: RunAnswers) -> Mea
         chat=uses_chat(models.target, spec.chat),
         subsets=tuple(
             MeasuredSubset(
-                task=run.task.name, subset=run.subset, num_examples=len(run.data.examples), source=run.data.source,
+                task=run.task.name, subset=run.subset, num_examples=len(run.data.examples),
+                coverage=coverage_of(run.data), source=run.data.source,
                 location=str(run.data.location), revision=run.data.revision, worked=run.data.fewshot,
             )
             for run in plan.subset_runs

@@ -112,7 +112,7 @@ def schedulers(models: LoadedModels, plan: Plan, events: Events) -> list[Schedul
 
 def announce_trials(plan: Plan, recorded: Mapping[Key, Record], events: Events) -> None:
     """Says how many trials are measured, and which part of the data and of the folder's records they are."""
-    runs = [run for run in plan.subset_runs if run.data.num_rows is not None]
+    runs = [run for run in plan.subset_runs if run.data.source == "sample"]
     num_examples, num_rows = sum(len(run.data.examples) for run in runs), sum(run.data.num_rows or 0 for run in runs)
     if plan.spec.limit is not None and num_examples < num_rows:
         events.say(f"{num_examples} of {num_rows} examples of the sample; --limit all measures all")

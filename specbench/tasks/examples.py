@@ -228,7 +228,7 @@ class Example:
 @dataclass(frozen=True)
 class TaskData:
     """Examples and their origin. `revision`: the commit on the hub, or the digest of the files' bytes. `num_rows`: the
-    number of rows of the subset in the bundled sample; None for other data."""
+    number of rows of the subset in the data; None if it was not counted."""
 
     source: Kind
     location: str
@@ -262,7 +262,7 @@ def make_examples(task: TaskSpec, subset: str, source: Source, place: str, limit
     # 1. The first rows, none of which may be an example before its own prompt.
     task_rows = source.limit_rows(read_task_rows(merged, source))
     read = list(islice(task_rows, max_examples(limit)))
-    num_rows = len(read) + sum(1 for _ in task_rows) if source.kind == "sample" else None
+    num_left = None if source.is_streamed and len(read) == max_examples(limit) else count_rows(task_rows)
     rows = take_first(read, limit)
     asked = [(place, normalized_question(merged, row, place)) for place, row in rows if shots.questions]
     repeated = [place for place, question in asked if question in shots.questions]
@@ -287,7 +287,21 @@ def make_examples(task: TaskSpec, subset: str, source: Source, place: str, limit
         examples.append(Example(index, identity, turns, references, judge_sees_reference=sees_reference))
     if not examples:
         raise NoRows(f"{source.location}: no rows are left of subset '{subset}': check the data and the reader")
+    num_rows = None if num_left is None else len(read) + num_left
     return TaskData(source.kind, source.location, source.revision, tuple(examples), shots.fewshot, num_rows)
+
+
+MOST_COUNTED = 100_000  # rows that are read only to be counted
+
+
+def count_rows(rows: Iterator[tuple[str, Row]]) -> int | None:
+    """Returns the number of the rows; None for more than MOST_COUNTED, and if one cannot be read: it is not measured,
+    so that it ends no run."""
+    try:
+        number = sum(1 for _ in islice(rows, MOST_COUNTED + 1))
+    except ConfigError:
+        return None
+    return number if number <= MOST_COUNTED else None
 
 
 def max_examples(limit: int | float | None) -> int | None:

@@ -171,6 +171,12 @@ def resolve_revision(dataset: DatasetSpec) -> str:
     return info.sha or dataset.revision
 
 
+def is_fetched(dataset: DatasetSpec, commit: str) -> bool:
+    """Returns whether the files of a split were fetched at this commit."""
+    fetched, files = read_note(dataset)
+    return fetched == commit and bool(files.get(split_key(dataset)))
+
+
 def read_rows(dataset: DatasetSpec, commit: str, *, downloads: bool = True) -> Iterator[dict[str, object]]:
     """Yields all rows of one split at a commit. Files that were not fetched are streamed, except that with `downloads`
     a zip, and files whose last rows are taken, are downloaded."""

@@ -120,13 +120,15 @@ class NoRows(ConfigError):
 @dataclass(frozen=True)
 class Source:
     """Rows that are read lazily, each with its place ("mgsm_en.tsv, row 3"). `revision`: the commit on the hub, or the
-    digest of the files' bytes. `dataset`: the location on the hub."""
+    digest of the files' bytes. `dataset`: the location on the hub. `is_streamed`: whether further rows are downloaded
+    when they are read."""
 
     kind: Kind
     location: str
     revision: str | None
     rows: Iterator[tuple[str, Row]]
     dataset: DatasetSpec | None = None
+    is_streamed: bool = False
 
     def limit_rows(self, task_rows: Iterator[tuple[str, Row]]) -> Iterator[tuple[str, Row]]:
         """Yields the first or last rows from the hub if the task limits them. `task_rows`: made by the reader."""
@@ -173,7 +175,8 @@ def open_hub(dataset: DatasetSpec, downloads: bool = True) -> Source:
     location, commit = hub.location(dataset), hub.resolve_revision(dataset)
     rows = hub.read_rows(dataset, commit, downloads=downloads)
     first = list(islice(rows, 1))
-    return Source("hub", location, commit, _with_places(location, chain(first, rows)), dataset)
+    is_streamed = not hub.is_fetched(dataset, commit)
+    return Source("hub", location, commit, _with_places(location, chain(first, rows)), dataset, is_streamed)
 
 
 def _with_places(location: str, rows: Iterable[Row]) -> Iterator[tuple[str, Row]]:

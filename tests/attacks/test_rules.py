@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from specbench.publish.bundle.verify import verified
-from specbench.publish.rules import RULES, RuledRun, _told_by_templates, check_rules, own_target
+from specbench.publish.rules import RULES, RuledRun, _own_sample, _told_by_templates, check_rules, memorised, own_target
 from specbench.results.leaderboard import ROWS
 from specbench.results.row import with_digest
 from specbench.results.rows import MeasuredRun
@@ -30,6 +30,7 @@ from tests.support.runs import run_into
 
 Edit = Callable[[Path], None]
 LONG = 80  # tokens of a forged answer
+NUM_SAMPLE = (_own_sample("mgsm", "en") or ("", 0))[1]
 
 
 @pytest.fixture(scope="module")
@@ -210,6 +211,41 @@ def slow_baseline(folder: Path) -> None:
     each_record(folder, edit)
 
 
+def slower(generation: dict[str, Any], factor: float, every: int) -> None:
+    """Passes of the target take longer, each or some of them, and the answer with them."""
+    passes = generation["passes"]["target"]
+    for place in range(0, len(passes), every):
+        number, seconds = passes[place]
+        passes[place] = [number, seconds * factor]
+        generation["decode_seconds"] += seconds * (factor - 1)
+
+
+def at_its_bound(folder: Path, factor: float, every: int) -> None:
+    """A speed-up of τ, and then passes of AR that take longer."""
+    task(folder, lambda spec: spec["generation"].update(max_new_tokens=2 * LONG))
+
+    def edit(number: int, record: dict[str, Any]) -> None:
+        for name, accepted in (("ar", 0), ("sd", 4)):
+            write(record["methods"][name], without_loops(number), accepted)
+        slower(record["methods"]["ar"], factor, every)
+
+    each_record(folder, edit)
+
+
+def slow_passes_of_baseline(folder: Path) -> None:
+    at_its_bound(folder, 3, every=1)
+
+
+def covers(folder: Path, available: int, chosen: str = "first") -> None:
+    coverage = {"available": available, "chosen": chosen}
+    edited(folder, "measurements.json",
+           lambda content: content["measurements"][0]["subsets"][0].update(coverage=coverage))  # fmt: skip
+
+
+def a_part_as_the_whole(folder: Path) -> None:
+    covers(folder, 6, "all")
+
+
 def prescribed(folder: Path) -> None:
     edited(folder, "specs.json", lambda specs: specs["methods"][1].update(
         drafter={"type": "synthetic", "acceptance": 0.9}
@@ -229,14 +265,19 @@ MISLEADING: dict[str, tuple[Edit, str, str, str]] = {
     "answers of another target": (answers_of_another_target, "another target", "refused", "6 answers differ"),
     "one prompt as several": (one_prompt, "chosen prompts", "refused", "6 examples have 1 different prompt"),
     "chosen examples": (chosen_examples, "chosen prompts", "marked", "4, 6, 7 of the data"),
+    "a part told as the whole": (a_part_as_the_whole, "chosen prompts", "refused", "had 6 examples as it says, but"),
     "another limit for the method": (other_limit, "limits of length", "refused", "3 tokens instead of 6"),
     "answers beyond the limit": (answers_beyond_the_limit, "limits of length", "refused", "80 tokens instead of 6"),
     "answers that end early": (ends_early, "lengths of answers", "refused", "nobody scored them"),
     "answers that run on": (runs_on, "lengths of answers", "marked", "run on"),
     "a speed-up that τ does not allow": (slow_baseline, "impossible speed", "refused", "is not possible with"),
+    "a baseline slowed throughout": (slow_passes_of_baseline, "impossible speed", "refused", "is not possible with"),
     "a prescribed acceptance rate": (prescribed, "no drafter", "marked", "α is prescribed (0.9)"),
 }  # fmt: skip
-OF_FILES = {"a row left out": "chosen prompts", "two targets of one name": "another target"}  # tests of their own
+OF_FILES = {  # which have tests of their own
+    "a row left out": "chosen prompts", "one data set of two sizes": "chosen prompts",
+    "two targets of one name": "another target", "a target that the board knows otherwise": "another target",
+}  # fmt: skip
 
 
 def forged(honest: Path, to: Path, edit: Edit) -> Path:
@@ -269,7 +310,7 @@ def test_an_honest_bundle_is_marked_and_not_refused(
         weights = {each.weight for each in found.findings}
         texts = " ".join(each.text for each in found.findings)
     assert weights == {"marked"}, [str(each) for each in found.findings]
-    assert "the first 6 examples (--limit 6) and the bundled sample, not mgsm itself" in texts
+    assert f"the first 6 of {NUM_SAMPLE} examples of the bundled sample (--limit 6), which is not mgsm itself" in texts
     assert "without" in texts and "answers have up to 6 new tokens, those of the task" in texts
     assert specbench("bundle", "verify", "honest.tar.gz")[0] == 0
     shown = json.loads(specbench("bundle", "verify", "honest.tar.gz", "--json")[1])
@@ -306,6 +347,80 @@ def test_a_row_left_out_is_found(honest: Path, tmp_path: Path) -> None:
     with verified([bundled([run], tmp_path / "forged.tar.gz")]) as [found]:
         (hit,) = [each for each in found.findings if each.weight == "refused"]
     assert hit.rule == "chosen prompts" and "sd of mgsm in en" in hit.text
+
+
+def test_the_checklist_tells_the_coverage(specbench: Callable[..., Any], honest: Path, tmp_path: Path) -> None:
+    """A part, the whole, and a run of an earlier version, which does not tell it."""
+    runs = {"no": honest, "yes": tmp_path / "whole", "–": tmp_path / "earlier"}
+    forged(honest, runs["yes"], a_part_as_the_whole)
+    forged(honest, runs["–"], lambda folder: edited(
+        folder, "measurements.json", lambda content: content["measurements"][0]["subsets"][0].pop("coverage")
+    ))  # fmt: skip
+    words = {"no": f"the first 6 of {NUM_SAMPLE} examples", "yes": "all 6 examples", "–": "mgsm en: 6 examples"}
+    for answer, run in runs.items():
+        bundled([run], tmp_path / "one.tar.gz")
+        out = " ".join(specbench("bundle", "verify", "one.tar.gz")[1].split())
+        assert f"functional: coverage {answer} mgsm en: {words[answer].removeprefix('mgsm en: ')}" in out
+    with verified([tmp_path / "one.tar.gz"]) as [found]:
+        (told,) = [each.text for each in found.findings if "--limit" in each.text]
+        assert found.rows[0].wrong is None and found.rows[0].row.coverage is None
+    assert told.startswith("the first 6 examples of the bundled sample (--limit 6), of how many is not told")
+
+
+def test_one_data_set_has_one_size(honest: Path, tmp_path: Path) -> None:
+    """The number of examples of the same bytes, in two runs of a bundle."""
+
+    def of_file(available: int) -> Edit:
+        def edit(folder: Path) -> None:
+            covers(folder, available)
+            edited(folder, "run.json", lambda identity: identity.update(data={"mgsm": "local"}))
+            edited(folder, "measurements.json",
+                   lambda content: content["measurements"][0]["subsets"][0].update(source="local"))  # fmt: skip
+
+        return edit
+
+    runs = [forged(honest, tmp_path / f"of{size}", of_file(size)) for size in (250, 250, 30)[1:]]
+    with verified([bundled(runs, tmp_path / "sizes.tar.gz")]) as [found]:
+        (hit,) = [each for each in found.findings if each.weight == "refused"]
+    assert (
+        hit.rule == "chosen prompts" and "had 30 examples as it says, but by of250 the same data have 250" in hit.text
+    )
+
+
+def test_a_baseline_that_load_disturbed_is_marked(specbench: Callable[..., Any], honest: Path, tmp_path: Path) -> None:
+    """An honest run of a busy machine: some passes of AR took long, and the others show it. It is the reader's to know,
+    as the excess is in AR's own passes; a baseline all of whose passes are slow has no such excuse."""
+    disturbed = forged(honest, tmp_path / "run", lambda folder: at_its_bound(folder, 20, every=3))
+    bundled([disturbed], tmp_path / "busy.tar.gz")
+    with verified([tmp_path / "busy.tar.gz"]) as [found]:
+        (row,) = [each.row for each in found.rows if not each.row.is_baseline]
+        hits = [each for each in found.findings if each.rule == "impossible speed"]
+    assert (row.value("speedup") or 0) > 1.1 * (row.value("mean_acceptance_length") or 0), "the excess is real"
+    assert {each.weight for each in hits} == {"marked"} and "the run's own passes explain it: v = 0." in hits[0].text
+    assert specbench("bundle", "verify", "busy.tar.gz")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "identity", "weights"),
+    [
+        ({"options": {"drafter": {"memory": "run"}}}, {}, ["marked"]),
+        ({"options": {"decoder": {"options": {"memory": "run"}}}}, {}, ["marked"]),
+        ({"options": {"decoder": {"options": {}}}}, {"servers": {"sd": {"learns_across_requests": True}}}, ["marked"]),
+        ({"options": {"decoder": {"options": {}}}}, {"servers": {"sd": {}}}, ["refused"]),
+        ({"options": {"drafter": {"memory": "prompt"}}}, {}, ["refused"]),
+        ({}, {}, ["refused"]),
+    ],
+)
+def test_own_answers_in_a_declared_memory_are_not_ranked_and_others_refused(
+    honest: Path, changes: dict[str, Any], identity: dict[str, Any], weights: list[str]
+) -> None:
+    run = RecordedRun(honest)
+    row = next(row for row in run.rows if not row.is_baseline)
+    ruled = RuledRun("mine", run, run.rows, True, {}).with_answers(row)
+    ruled = replace(ruled, row=row.model_copy(update={"memory": "repeat", **changes}), identity=identity)
+    found = list(memorised(ruled))
+    assert [each.weight for each in found] == weights
+    assert ("is not ranked" in found[0].text) == (weights == ["marked"]) and "(repeat)" in found[0].text
 
 
 PROMPTS: list[tuple[str, Any, list[str]]] = [
@@ -359,6 +474,40 @@ def test_two_targets_of_one_name_are_found(honest: Path, tmp_path: Path) -> None
     for revision, weights in ((known["revision"], []), ("another", ["refused"])):
         findings = check_rules([("mine", run, run.rows, True)], {known["name"]: revision})
         assert [each.weight for each in findings if each.rule == "another target"] == weights
+
+
+def test_a_target_that_the_board_knows_otherwise_is_found(
+    specbench: Callable[..., Any], honest: Path, tmp_path: Path
+) -> None:
+    """`--targets` names what is known: rows of a board, or a list of revisions."""
+    run = RecordedRun(honest)
+    name, revision = run.identity["target"]["name"], run.identity["target"]["revision"]
+    bundled([honest], tmp_path / "mine.tar.gz")
+    shutil.copy(honest / ROWS, tmp_path / "board.json")
+    (tmp_path / "same.txt").write_text(f"# by the maintainers\n\n{revision}  {name}  # our own\n0123 org/other\n")
+    (tmp_path / "other.txt").write_text(f"0123456789ab {name}\n")
+    verify = ("bundle", "verify", "mine.tar.gz", "--targets")
+    for known in ("board.json", "same.txt"):
+        assert specbench(*verify, known)[0] == 0
+    code, _, err = specbench(*verify, "other.txt")
+    assert code == 2 and "refused by the rule 'another target'" in err and "known with 0123456789ab" in err
+
+
+TARGETS = {
+    "a name alone": ("org/model\n", "line 1: 'org/model' has no name: write REVISION NAME"),
+    "two revisions of a name": ("01 org/model\n02 org/model\n", "line 2: target org/model has the revision 02, but"),
+    "nothing": ("# none yet\n", "names no target with its revision: give a leaderboard file"),
+}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_list_of_targets_that_says_nothing_is_refused(
+    specbench: Callable[..., Any], honest: Path, tmp_path: Path, name: str
+) -> None:
+    content, word = TARGETS[name]
+    (tmp_path / "known.txt").write_text(content)
+    code, out, err = specbench("bundle", "verify", "mine.tar.gz", "--targets", "known.txt")
+    assert code == 2 and word in err and not out and err.count("\n") == 1
 
 
 def test_every_rule_has_a_forgery() -> None:

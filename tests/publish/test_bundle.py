@@ -56,7 +56,8 @@ def test_all_rows_of_a_bundle_are_recomputed_from_it_alone(bundle: Path, tmp_pat
         assert found.all_problems() == []
     assert answers == {
         "available: identifier": None, "available: licence": False, "available: citation": False,
-        "functional: complete": True, "functional: readable": True, "functional: environment": True,
+        "functional: complete": True, "functional: readable": True, "functional: coverage": False,
+        "functional: environment": True,
         "reproduced: from the records": True, "reproduced: by another run": None, "signed": None,
     }  # fmt: skip
 

@@ -71,6 +71,25 @@ def test_loops_that_change_the_speed_up_or_the_acceptance_length_say_so() -> Non
     assert marked_warnings(of().model_copy(update={"warnings": warnings_of(of(speedup_without_loops=1.2), [], [])}))
 
 
+def test_loops_of_another_method_alone_are_told_as_its_own() -> None:
+    """A row without a loop changes without the prompts at which another method of the run has one. Rows of earlier
+    versions keep their words for it, and no other ones."""
+    none = {f"share_looping{side}": Estimate(value=0.0) for side in ("", "_ar")}
+    now = measured(speedup_without_loops=Estimate(value=1.2), **none)
+    text = text_of(now)
+    assert text.startswith("none of its answers and none of ar's repeat themselves in loops, but those of another")
+    now = now.model_copy(update={"warnings": (RowWarning(code="loops", text=text),)})
+    run = cast(RecordedRun, SimpleNamespace(recompute_row=lambda _: now))
+
+    def with_text(words: str) -> Row:
+        told = f"{words}; the prompts{text.partition('; the prompts')[2]}"
+        return now.model_copy(update={"warnings": (RowWarning(code="loops", text=told),)})
+
+    kept = with_text("0% of its answers and 0% of ar's repeat themselves in loops")
+    for each, differ in ((now, []), (kept, []), (with_text("1% of its answers repeat themselves"), ["warnings"])):
+        assert [found.field for found in compare_with_run(each, run, Path("board.json"))[0]] == differ
+
+
 def test_a_wide_interval_says_how_many_prompts_it_takes() -> None:
     """Twice as wide on the scale of logs takes four times as many."""
     twice = Estimate(value=1.25, low=1.0, high=WIDE**2)

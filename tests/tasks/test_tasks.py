@@ -477,6 +477,20 @@ def test_references_that_do_not_fit(tmp_path, row, changes, expected):
     assert text.startswith(f"{path}, row 1: {expected}")
 
 
+def test_rows_behind_the_limit_are_counted_and_end_no_run(rows, monkeypatch):
+    """A row that is not measured may be wrong; then nobody knows how many there are, nor with a file that is too long
+    to read for a number."""
+    for limit in (None, 2, 0.25, 20):
+        assert load(task(), data=rows, limit=limit).num_rows == 9
+    monkeypatch.setattr("specbench.tasks.examples.MOST_COUNTED", 6)
+    assert load(task(), data=rows, limit=2).num_rows is None
+    assert load(task(), data=rows, limit=3).num_rows == 9
+    with rows.open("a", encoding="utf-8") as file:
+        file.write("{broken\n")
+    assert load(task(), data=rows, limit=8).num_rows is None
+    assert f"{rows}, line 10" in message(task(), data=rows)
+
+
 # the hub
 
 DATASET = {"dataset": {"path": "someone/sums", "name": "{subset}", "split": "test"}}
@@ -513,6 +527,19 @@ def test_hub_rows_at_a_resolved_commit(hub, data):
     assert (loaded.source, loaded.location, loaded.revision) == ("hub", "someone/sums:de:test", COMMIT)
     assert [example.prompt for example in loaded.examples] == [f"Q: Warum test {n}?" for n in range(3)]
     assert hub == [("someone/sums", "main"), ("someone/sums", "de", COMMIT)]
+
+
+def test_rows_of_the_hub_are_counted_if_that_downloads_nothing(hub, tmp_path, monkeypatch):
+    """Where all are read anyway, or were fetched."""
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    monkeypatch.setattr(huggingface_hub, "cached_assets_path", lambda *names, **options: notes)
+    sums = task(**DATASET, **TWO)
+    counts = {limit: load(sums, "de", data="hub", limit=limit).num_rows for limit in (None, 0.5, 9, 3)}
+    assert counts == {None: 4, 0.5: 4, 9: 4, 3: None}
+    dataset_hub.write_note(dataset_hub.fill_fields(sums.dataset, "sums", "de"), COMMIT, ["de/test.jsonl"])
+    assert load(sums, "de", data="hub", limit=3).num_rows == 4
+    assert load(sums, "en", data="hub", limit=3).num_rows is None
 
 
 def test_hub_data_files_name_the_file(hub):

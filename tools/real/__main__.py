@@ -8,6 +8,7 @@ import argparse
 import time
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from specbench.core.files import write_atomically
 from tools.commands import ROOT
@@ -18,6 +19,7 @@ from .cells import CELLS, Cell, chosen
 from .measured import Measured
 from .page import page as document
 from .page import readme_part
+from .reruns import FIGURES, bundle_of, reruns_part, write_figures
 from .workplace import TRAINED, Workplace
 
 
@@ -35,6 +37,8 @@ def main() -> None:
     parser.add_argument("--trial", action="store_true", help="one prompt of 16 tokens in each subset, all below --work")
     parser.add_argument("--list", action="store_true", help="list the cells")
     parser.add_argument("--page-only", action="store_true", help="measure nothing: board and page from the archives")
+    parser.add_argument("--bundle", type=Path, metavar="FILE", help="measure nothing: one bundle of all archives")
+    parser.add_argument("--reruns", action="store_true", help="measure nothing: compare cells with earlier editions")
     parser.add_argument("--readme", action="store_true", help="print the README's table of the real pair")
     given = parser.parse_args()
     cells = chosen(given.only)
@@ -45,6 +49,13 @@ def main() -> None:
     archives = Archives(given.board.resolve())
     if given.list:
         list_cells(cells, archives)
+        return
+    if given.bundle is not None or given.reruns:
+        with TemporaryDirectory(prefix="specbench-real-") as scratch:
+            if given.bundle is not None:
+                print(bundle_of(archives, cells, given.bundle.resolve(), Path(scratch) / "bundle"))
+            if given.reruns:
+                print(f"{FIGURES}: {len(write_figures(archives, Path(scratch) / 'reruns').cells)} pairs of editions")
         return
     if given.page_only:
         write(archives, given.page)
@@ -103,7 +114,7 @@ def write(archives: Archives, page: Path) -> None:
     for name, reason in archives.write_board(measured).items():
         print(f"{name}: not on the board: {reason}", flush=True)
     found = Measured({cell.name: archives.unpacked(cell) for cell in measured})
-    write_atomically(page, document(found))
+    write_atomically(page, document(found, reruns_part(archives)))
 
 
 if __name__ == "__main__":

@@ -37,6 +37,10 @@ the page and the board `leaderboards/real.json`. The records of each measured ce
 same command measures the others. `python -m tools.real --page-only` unpacks them and writes page and board anew; then
 `specbench leaderboard validate leaderboards/real.json --records` recomputes every row.
 
+`python -m tools.real --bundle real-models.tar.gz` makes one [bundle](../guide/bundles.md) of all records, with the
+earlier editions that the history of Git has. `specbench bundle verify real-models.tar.gz` recomputes it anywhere, and
+says which rows [were measured again](#measured-again).
+
 **The weights are not those of the hub.** They come from quantized files:
 
 {models}
@@ -107,12 +111,12 @@ translation of one; both methods draft 4 tokens.
 """
 
 
-def page(found: Measured) -> str:
-    """The whole page."""
+def page(found: Measured, reruns: str = "") -> str:
+    """The whole page. `reruns`: the section on cells that were measured twice."""
     parts = [head(found), MAIN, *(task_part(found, task) for task in TASKS)]
     parts += [PRECISION, precision_part(found), CURVE, curve_part(found), vocabulary_part(found)]
-    parts += [FAIRNESS, fairness_part(found), NGRAM, ngram_part(found), widths_part(), claims_part(found)]
-    return "\n".join([*(part.strip("\n") + "\n" for part in parts), commands_part(found)])
+    parts += [FAIRNESS, fairness_part(found), NGRAM, ngram_part(found), widths_part(), reruns, claims_part(found)]
+    return "\n".join([*(part.strip("\n") + "\n" for part in parts if part), commands_part(found)])
 
 
 def head(found: Measured) -> str:

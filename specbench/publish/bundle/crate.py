@@ -143,7 +143,7 @@ def _entities(run: BundledRun) -> list[dict[str, Any]]:
             used.append({"@id": f"#data-{run.name}-{place}-{part.task}-{part.subset}"})
             found.append({
                 **used[-1], "@type": "Dataset", "name": f"{part.task} {part.subset}",
-                "description": f"{counted(part.num_examples, 'example')} of {part.source} {part.location}",
+                "description": f"{part.told_examples}: {part.source} {part.location}",
                 **({"version": part.revision} if part.revision else {}),
             })  # fmt: skip
         found.append({
@@ -243,7 +243,7 @@ def readme(about: About, runs: Sequence[BundledRun], file: str, has_texts: bool)
         if name
     )
     data = dict.fromkeys(
-        f"{part.task} {part.subset}: {counted(part.num_examples, 'example')} of {part.source} `{part.location}`"
+        f"{part.task} {part.subset}: {part.told_examples}: {part.source} `{part.location}`"
         + (f", digest or commit `{part.revision}`" if part.revision else "")
         for run in runs for each in run.measurements for part in each.subsets
     )  # fmt: skip

@@ -123,11 +123,13 @@ def verified(
         found = []
         for file in files:
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="specbench-bundle-")))
-            found.append(replace(_checked(file, folder, allowed_signers), targets=targets or {}))
+            found.append(_checked(file, folder, allowed_signers, targets or {}))
         yield found
 
 
-def _checked(file: Path, folder: Path, allowed_signers: Path | None) -> CheckedBundle:
+def _checked(
+    file: Path, folder: Path, allowed_signers: Path | None, targets: Mapping[str, str | None]
+) -> CheckedBundle:
     if not file.exists():
         raise ConfigError(f"{file}: no such file: give a bundle that `specbench bundle` made")
     if not file.is_file():
@@ -145,7 +147,7 @@ def _checked(file: Path, folder: Path, allowed_signers: Path | None) -> CheckedB
     licence, identifier = crate.stated_in(folder)
     return CheckedBundle(
         file, checked, problems, licence, identifier, signer, about_signature, len(names), crate.CITATION in names,
-        all(read_environments(folder / "runs" / name) for name in runs),
+        all(read_environments(folder / "runs" / name) for name in runs), targets,
     )  # fmt: skip
 
 
@@ -310,6 +312,7 @@ def checklist(bundle: CheckedBundle, verification: Verification) -> list[Finding
     readable = Finding("functional: readable", not broken, broken[0] if broken else told)
     told = "packages, CPU, GPU and source" if bundle.has_environments else "versions, commit and device alone"
     environment = Finding("functional: environment", bundle.has_environments, told)
+    coverage = _coverage(bundle)
     # 3. Reproduced: the rows from the records, and the records by another run.
     wrong = [f"{each.row.place}: {each.wrong}" for each in rows if each.wrong]
     stated = dict.fromkeys(name for each in rows for name in each.stated)
@@ -324,4 +327,18 @@ def checklist(bundle: CheckedBundle, verification: Verification) -> list[Finding
         "reproduced: by another run", num_agree == len(marks) if marks else None, told if marks else "one run only"
     )
     signed = Finding("signed", True if bundle.signer else None, bundle.about_signature)
-    return [identifier, licence, cites, complete, readable, environment, recomputed, rerun, signed]
+    return [identifier, licence, cites, complete, readable, coverage, environment, recomputed, rerun, signed]
+
+
+def _coverage(bundle: CheckedBundle) -> Finding:
+    """Returns whether the runs measured all examples of their data: yes, no, or not told by one of them."""
+    parts = [part for run in bundle.runs if run.problem is None for part in run.run.last_measured.values()]
+    alike: dict[str, dict[str, None]] = {}
+    for part in parts:
+        alike.setdefault(part.told_examples, {})[f"{part.task} {part.subset}"] = None
+    found = "; ".join(f"{', '.join(places)}: {told}" for told, places in alike.items())
+    chosen = {None if part.coverage is None else part.coverage.chosen for part in parts}
+    is_told = None not in chosen
+    found += "" if is_told else "; of how many is not told"
+    answer = chosen == {"all"} if chosen and is_told else None
+    return Finding("functional: coverage", answer, found or "no run can be read")

@@ -131,7 +131,7 @@ def notes_of(row: Row, found: ModelRows) -> str:
     parts = [
         f"mean acceptance length τ {with_interval(row.metric(LENGTH))} (95 % interval): emitted tokens per target pass "
         "after the prefill, the target's own token included",
-        f"n = {row.n} prompts{repeats}",
+        f"n = {row.n} prompts{repeats}" + ("" if row.coverage is None else f" ({row.told_examples})"),
         f"task {row.task}, subset {row.subset}",
         f"data: {row.data_source} ({row.data_location}, {row.data_revision or 'no revision'})",
         f"method {row.method}, {draft_length(row)}, {claim.get(lossless_word(row), lossless_word(row))}",

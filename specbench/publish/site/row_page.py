@@ -17,7 +17,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Models": ("target", "target_revision", "drafter", "drafter_revision", "dtype", "attention", "drafter_passes",
                "drafter_weights", "products", "engine", "pass_width", "chat", "template_date"),
     "Method": ("method", "num_draft_tokens", "options", "memory", "lossless"),
-    "Task and data": ("task", "subset", "language", "n", "repeats", "seed", "data_source", "data_location",
+    "Task and data": ("task", "subset", "language", "n", "coverage", "repeats", "seed", "data_source", "data_location",
                       "data_revision", "shots", "system"),
     "Sampling": ("sampling",),
     "Machine and software": ("device", "versions", "commit", "served"),
@@ -79,7 +79,8 @@ def conditions_of(row: Row) -> list[tuple[str, str]]:
     found = {
         "target": model_name(row.target, row.target_revision), "drafter": drafter, "drafts": drafts,
         "machine": row.device, "engine": row.engine, "dtype": row.dtype, "sampling": sampling_of(row),
-        "examples": f"{row.n}{repeats}", "load": row.level, "seed": str(row.seed),
+        "examples": f"{row.n if row.coverage is None else row.told_examples}{repeats}", "load": row.level,
+        "seed": str(row.seed),
     }  # fmt: skip
     return [(name, text) for name, text in found.items() if text]
 

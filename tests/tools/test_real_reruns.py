@@ -1,0 +1,156 @@
+"""The board of real models as a bundle, and cells that were measured twice."""
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench.publish.bundle.signature import sign
+from specbench.publish.bundle.verify import levels_of, verified, verify
+from specbench.results.leaderboard import load
+from specbench.results.level import level_of
+from tests.support.bundles import independent_runs
+from tools.commands import ROOT
+from tools.real.archive import pack
+from tools.real.board import Archives
+from tools.real.cells import CELLS, Cell, Data
+from tools.real.reruns import (
+    FIGURES,
+    Figures,
+    bundle_of,
+    earlier_editions,
+    figures,
+    reruns_part,
+    write_figures,
+)
+
+COMMITTED = Archives(ROOT / "leaderboards" / "real.json")
+CHAINS = CELLS[0]
+needs_ssh = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs ssh-keygen")
+
+
+def git(folder: Path, *words: str) -> None:
+    subprocess.run(["git", "-C", str(folder), "-c", "user.name=A", "-c", "user.email=a@b", *words], check=True,
+                   capture_output=True)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def twice(tmp_path_factory: pytest.TempPathFactory) -> tuple[Archives, Cell]:
+    """A cell of the embedded pair in a checkout of its own, whose history has an earlier edition, and a commit that
+    took it away."""
+    folder = tmp_path_factory.mktemp("checkout")
+    archives = Archives(folder / "real.json")
+    cell = Cell("twice", "main", Data("mgsm", "mgsm", 6, 6, ("en",)), ("sd",), 1)
+    git(folder, "init", "-q")
+    first, second = independent_runs(tmp_path_factory.mktemp("runs"), 2)
+    for run in (first, None, second):
+        archives.archive(cell).unlink(missing_ok=True)
+        if run is not None:
+            pack(run, archives.archive(cell))
+        git(folder, "add", "-A")
+        git(folder, "commit", "-q", "-m", "a measurement")
+    return archives, cell
+
+
+def test_editions_of_the_history_are_compared(
+    twice: tuple[Archives, Cell], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archives, cell = twice
+    assert len(earlier_editions(archives.archive(cell))) == 1
+    (found,) = figures(archives, [cell], tmp_path / "scratch").cells
+    assert found.later.digest != found.earlier.digest and found.later.commit != found.earlier.commit is not None
+    by_method = {row.method: row for row in found.rows}
+    assert set(by_method) == {"ar", "sd"} and all(row.problem is None for row in found.rows)
+    assert all(row.answers is not None and row.answers.equal == row.answers.compared == 6 for row in found.rows)
+    assert by_method["sd"].changes["mean_acceptance_length"].ratio.value == 1.0
+    assert {"speedup", "tokens_per_second_ar"} <= set(by_method["sd"].changes)
+    monkeypatch.setattr("tools.real.reruns.CELLS", (cell,))
+    write_figures(archives, tmp_path / "again", tmp_path / "figures.json")
+    text = reruns_part(archives, tmp_path / "figures.json")
+    assert "## Measured again" in text and "| sd | " in text and "6 of 6" in text and "hours later" in text
+    assert "AR ran at" in text and "[45 to 75 GB/s]" in text
+
+
+def test_figures_of_other_archives_are_not_shown(
+    twice: tuple[Archives, Cell], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archives, cell = twice
+    monkeypatch.setattr("tools.real.reruns.CELLS", (cell,))
+    found = write_figures(archives, tmp_path / "scratch", tmp_path / "figures.json")
+    stale = found.cells[0].model_copy(update={"later": found.cells[0].later.model_copy(update={"digest": "0" * 64})})
+    (tmp_path / "stale.json").write_text(Figures(cells=(stale,)).model_dump_json())
+    assert reruns_part(archives, tmp_path / "stale.json") == reruns_part(archives, tmp_path / "absent.json") == ""
+
+
+def test_a_bundle_of_the_cells_has_the_earlier_editions(twice: tuple[Archives, Cell], tmp_path: Path) -> None:
+    archives, cell = twice
+    told = bundle_of(archives, [cell], tmp_path / "twice.tar.gz", tmp_path / "scratch")
+    assert told.endswith("2 runs, 1 of them earlier editions")
+    with verified([tmp_path / "twice.tar.gz"]) as [found]:
+        verification = verify([found])
+        marks = [verification.level_of(found, each).rerun for each in found.rows]
+        assert not found.problems and all(mark is not None and mark.num_runs == 2 for mark in marks)
+
+
+def test_the_page_has_the_committed_figures() -> None:
+    page = (ROOT / "docs" / "measured" / "real.md").read_text(encoding="utf-8")
+    section = reruns_part(COMMITTED).strip("\n")
+    assert section and section in page
+    (found,) = Figures.model_validate_json(FIGURES.read_text(encoding="utf-8")).cells
+    assert found.cell == CHAINS.name and len(found.rows) == 1 + len(CHAINS.methods)
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    """A throw-away key, and a file of allowed signers beside it."""
+    path = tmp_path / "id_ed25519"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(path)], check=True)
+    public = path.with_suffix(".pub").read_text().strip()
+    path.with_name("allowed").write_text(f'board@example.org namespaces="specbench-bundle" {public}\n')
+    return path
+
+
+@needs_ssh
+def test_a_cell_of_the_board_is_signed_and_verified(
+    specbench: Callable[..., tuple[int, str, str]], key: Path, tmp_path: Path
+) -> None:
+    """From its committed archive, away from the checkout."""
+    cell = next(cell for cell in CELLS if cell.name == "wmt-chains")
+    archives = Archives(tmp_path / "real.json")
+    archives.archive(cell).parent.mkdir()
+    shutil.copy(COMMITTED.archive(cell), archives.archive(cell))
+    bundle_of(archives, [cell], tmp_path / "wmt.tar.gz", tmp_path / "scratch")
+    sign(tmp_path / "wmt.tar.gz", key)
+    code, out, err = specbench("bundle", "verify", "wmt.tar.gz", "--signers", "allowed")
+    assert code == 0, err
+    assert "signed by board@example.org" in out and "4 of 4 rows recomputed" in out and "Apache-2.0" in out
+
+
+@needs_ssh
+@pytest.mark.slow
+def test_the_board_of_real_models_is_a_bundle(key: Path, tmp_path: Path) -> None:
+    """All rows are recomputed and signed; those that were measured again have the mark, and no others."""
+    board, bundle = Archives(tmp_path / "real.json"), tmp_path / "real-models.tar.gz"
+    shutil.copytree(COMMITTED.board.with_suffix(""), tmp_path / "real", ignore=lambda _, names: [
+        name for name in names if not name.endswith(".tar.xz")
+    ])  # fmt: skip
+    earlier = earlier_editions(COMMITTED.archive(CHAINS))
+    if not earlier:
+        pytest.skip("the history of Git is not here")
+    bundle_of(COMMITTED, CELLS, bundle, tmp_path / "scratch")
+    sign(bundle, key)
+    with verified([bundle], key.with_name("allowed")) as [found]:
+        assert found.all_problems() == [] and found.num_recomputed == len(found.rows) > 150
+        runs = {run.name for run in found.runs}
+    assert {cell.name for cell in CELLS if board.archive(cell).is_file()} < runs
+    rows = load(COMMITTED.board)
+    levels = levels_of(rows, [bundle], key.with_name("allowed"))
+    found_levels: dict[Any, Any] = {row.names: level_of(row, levels) for row in rows}
+    assert all(each.name == "recomputed" and each.signed_by == ("board@example.org",) for each in found_levels.values())
+    again = {names[2] for names, each in found_levels.items() if each.rerun is not None and names[0] == "gsm8k"}
+    assert again == {"ar", *CHAINS.methods}
+    assert all(each.rerun.agrees for each in found_levels.values() if each.rerun is not None)
+    assert {names[0] for names, each in found_levels.items() if each.rerun is not None} == {"gsm8k"}

@@ -213,12 +213,13 @@ class Table:
         notes = [escaped_latex(f"{line[:1].upper()}{line[1:]}.") for line in self.caption]
         environment, packages = "table*" if wide else "table", "booktabs, siunitx" if siunitx else "booktabs"
         setup = [r"\sisetup{detect-weight=true, mode=text}"] if siunitx else []
-        below = [r"\par\smallskip", r"\begin{minipage}{\linewidth}", r"\footnotesize", *notes, r"\end{minipage}"]
+        note = r"\begin{minipage}{\linewidth}\footnotesize\raggedright"
+        below = [r"\par\smallskip", note, *notes, r"\end{minipage}"]
         lines = [
             f"% needs \\usepackage{{{packages}}}",
             f"\\begin{{{environment}}}", "\\centering", *setup,
             f"\\caption{{{escaped_latex(f'{self.title}.')}{bold}}}",
-            f"\\label{{tab:{slug(label or self.title)}}}",
+            f"\\label{{tab:{slug(label or self.title)}}}", "\\small",
             f"\\begin{{tabular}}{{{''.join(alignments)}}}",
             "\\toprule", *groups, _latex_row(headings), "\\midrule", *map(_latex_row, rows),
             "\\bottomrule", "\\end{tabular}", *(below if notes else []), f"\\end{{{environment}}}",
@@ -270,9 +271,10 @@ BOLD = "\\bfseries "
 
 
 def _decimal_cell(part: re.Match[str], is_bold: bool) -> str:
-    """Returns a number for a column `S`; its interval and mark stand behind it in a smaller size."""
+    """Returns a number for a column `S`; its interval and mark stand behind it in a smaller size. siunitx drops spaces
+    around the number."""
     decimals = f".{part['decimals']}" if part["decimals"] else ""
-    behind = f" {part['interval']}" if part["interval"] else ""
+    behind = rf"\,{part['interval']}" if part["interval"] else ""
     behind += r"$^{\dagger}$" if part["mark"] else ""
     small = rf" {{\scriptsize{behind}}}" if behind else ""
     return f"{BOLD * is_bold}{part['sign']}{part['whole']}{decimals}{small}"

@@ -18,7 +18,13 @@ from specbench.core import bounded
 from specbench.core.console import PlainConsole, say
 from specbench.core.environment import OBJECT, is_installed
 from specbench.core.errors import ConfigError
+from specbench.decoding.build import make_rule
+from specbench.decoding.decoder import Decoder, DraftingDecoder
+from specbench.decoding.drafters import NoDrafter
+from specbench.decoding.sampling import Sampling
 from specbench.models.gguf.files import is_gguf
+from specbench.models.heads import HEADS, published_head
+from specbench.models.heads.checkpoints import head_revision
 from specbench.models.loading import choose_device, load_model
 from specbench.records.folder import PRODUCTS, RunFolder, folder_names
 from specbench.results.rows import MEASUREMENTS_FILE, Measurement, read_measurements
@@ -26,12 +32,14 @@ from specbench.running.dry_run import MADE_WITHOUT_WEIGHTS
 from specbench.running.measure import check_recorded
 from specbench.running.models import LoadedModels, load_models
 from specbench.running.plan import Plan, make_plan
-from specbench.running.request import ALL, Request, resolve
+from specbench.running.request import ALL, HEAD_DRAFTERS, Request, resolve
 from specbench.specs.components import RowEngine
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
 
 WITHOUT_WEIGHTS = {*MADE_WITHOUT_WEIGHTS, "model", "none", "prompt_lookup"}  # drafters whose decoders need no weights
+OF_HEADS = {*HEAD_DRAFTERS, "medusa"}
+READINGS = ("", ", norm_output=feedback")  # what the revision of a head ends with, see `heads.eagle_drafter`
 
 
 @dataclass(frozen=True)
@@ -45,6 +53,22 @@ class ModelsOfFolder(LoadedModels):
         found = self.identity_of_run.get("engines", {}).get(method.name)
         engine: RowEngine = found or self.identity_of_run["environment"]["engine"]
         return engine
+
+    def decoder(self, method: MethodSpec, sampling: Sampling) -> Decoder:
+        """Returns the decoder of a method; that of a head has its name and its revision, and drafts nothing."""
+        kind, options = method.drafter.type, method.drafter.options
+        if method.routes is not None or kind not in OF_HEADS:
+            return super().decoder(method, sampling)
+        if options["path"] is None and kind == "medusa" and self.target.name not in HEADS[kind]:
+            raise ConfigError("the heads may be in the target's own checkpoint")
+        name = options["path"] or published_head(options.get("head", kind), self.target.name)
+        revision = head_revision(name, options["revision"])
+        known = self.identity_of_run.get("drafters", {}).get(method.name, {}).get("revision")
+        drafter = NoDrafter()
+        # Which reading a head without drafter.norm_output has is what a trial of the run found.
+        readings = [f"{revision}{end}" for end in READINGS]
+        drafter.name, drafter.revision = name, known if known in readings else revision
+        return DraftingDecoder(method, self.target, drafter, make_rule(method, self.target.vocab_size), sampling)
 
     def environment(self) -> dict[str, Any]:
         known = self.identity_of_run["environment"]
@@ -111,7 +135,8 @@ def _plan(folder: Path, request: Request, console: Console) -> Plan | None:
         if (
             spec.device_map != "none"
             or any(name.startswith(OBJECT) or is_gguf(name) for name in names)
-            or any(part.decoder is not None or part.drafter.type not in WITHOUT_WEIGHTS for part in parts)
+            or any(part.decoder is not None or part.drafter.type not in WITHOUT_WEIGHTS | OF_HEADS for part in parts)
+            or any(part.drafter.type in OF_HEADS for method in spec.methods if method.routes for part in method.parts)
         ):
             raise ConfigError("the identity of the run needs the weights")
         models = load_models(spec, partial(load_model, weights=False))

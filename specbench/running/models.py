@@ -16,7 +16,9 @@ from specbench.core.environment import OBJECT
 from specbench.core.errors import ConfigError
 from specbench.core.files import TRAINING_RECORD
 from specbench.decoding.bridges import check_equal, share_ids
-from specbench.decoding.build import pauses
+from specbench.decoding.build import build_decoder, pauses
+from specbench.decoding.decoder import Decoder
+from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair, TextModel
 from specbench.models.gguf.files import is_gguf
 from specbench.models.gguf.options import GgufOptions
@@ -73,6 +75,10 @@ class LoadedModels:
         """Returns the models of one method."""
         own = self._of([method])
         return ModelPair(self.target, own.pop(method.name, None), own, own.pop(inner_name(method), None))
+
+    def decoder(self, method: MethodSpec, sampling: Sampling) -> Decoder:
+        """Returns the decoder of a method. Raises ConfigError if the models do not fit it."""
+        return build_decoder(method, self.pair(method), sampling)
 
     def _of(self, methods: Sequence[MethodSpec]) -> dict[str, CausalLM]:
         """Returns the draft models of methods, and those that draft for these, by their names in `drafters`."""

@@ -22,7 +22,7 @@ from specbench.core.environment import EMBEDDED, num_sharing, set_threads
 from specbench.core.errors import ConfigError
 from specbench.core.progress import doing
 from specbench.core.source import package_digest
-from specbench.decoding.build import SelectingDecoder, build_decoder, sampling_of
+from specbench.decoding.build import SelectingDecoder, sampling_of
 from specbench.decoding.decoder import Decoder, DraftingDecoder, stream_seed
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.sampling import Sampling
@@ -280,7 +280,7 @@ def subsets_with_decoders(
     decoders_by_sampling: dict[Sampling, dict[str, Decoder]] = {sampling: {} for sampling in samplings}
     for sampling, method in product(decoders_by_sampling, spec.methods):
         try:
-            decoders_by_sampling[sampling][method.name] = build_decoder(method, models.pair(method), sampling)
+            decoders_by_sampling[sampling][method.name] = models.decoder(method, sampling)
         except ConfigError as error:
             if left_out is None:
                 raise

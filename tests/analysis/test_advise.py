@@ -106,6 +106,25 @@ def test_a_quantized_target_competes_and_its_quality_is_told(tmp_path: Path) -> 
     assert "worse than the reference's" in (strict.ways[-1].why_out or strict.ways[-2].why_out or "")
 
 
+def test_answers_cut_inside_their_reasoning_are_told(tmp_path: Path, advice: analysis.Advice) -> None:
+    assert {way.share_cut_in_reasoning for way in advice.ways} == {None}
+    assert "reasoning" not in " ".join(next(ways for ways in report_parts(advice) if isinstance(ways, Table)).caption)
+    rows = [row for row in demo_rows() if row.method_name in ("ar", "sd")]
+    shares = {"ar": 0.25, "sd": 0.0}
+    board = tmp_path / "cut.json"
+    write(board, [
+        row.model_copy(update={"run": None, "metrics": {
+            **row.metrics, "share_cut_in_reasoning": Estimate(value=shares[row.method_name])}})
+        for row in rows
+    ])  # fmt: skip
+    found = advise([str(board)], "latency", task="mgsm")
+    assert {way.method: way.share_cut_in_reasoning for way in found.ways} == shares
+    table = next(iter(report_parts(found)))
+    assert isinstance(table, Table)
+    (line,) = [line for line in table.caption if "reasoning" in line]
+    assert "count as empty: ar, float32 25%;" in line and "sd" not in line
+
+
 def test_loss_is_in_the_direction_of_the_score() -> None:
     assert why_too_bad("accuracy", Estimate(value=-0.2), 0.1) and not why_too_bad("accuracy", Estimate(value=0.2), 0.1)
     assert why_too_bad("perplexity", Estimate(value=0.2), 0.1) and not why_too_bad(

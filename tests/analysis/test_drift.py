@@ -2,6 +2,7 @@
 records."""
 
 import json
+import shutil
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -130,6 +131,7 @@ def test_greedy_runs_agree_with_their_own_records(specbench: Run, greedy: Path, 
     report = json.loads(out)
     assert [group["label"] for group in report["groups"]] == ["all", "en", "de"]
     assert {"target", "drafter"} <= {*report["changed"]} and report["num_left_out"] == 0
+    assert report["groups"][0]["before"]["share_cut_in_reasoning"] is None
     for group in report["groups"]:
         for side in (group["before"], group["after"]):
             for name in ("acceptance_rate", "mean_acceptance_length"):
@@ -150,6 +152,24 @@ def test_the_tables_say_what_changed(specbench: Run, greedy: Path, other: Path) 
     told = " ".join(out.split())
     assert "τ on each side's own answers" in told and "does it agree with decoding?" in told
     assert "10 prompts" in told and "different: target, " in told
+
+
+def test_answers_cut_inside_their_reasoning_are_told(specbench: Run, greedy: Path, other: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "reasons"
+    shutil.copytree(greedy, folder)
+    records = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+    for number, record in enumerate(records):
+        record["methods"]["ar"] |= {"reasoning_tokens": 3} | ({"reasoning_closed": False} if number < 4 else {})
+    (folder / "records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    words = ("drift", "--before", f"{folder}:sd", "--after", str(other))
+    code, out, err = specbench(*words, "--json")
+    assert code == 0, err
+    whole = json.loads(out)["groups"][0]
+    assert whole["before"]["share_cut_in_reasoning"]["value"] == 0.4
+    assert whole["after"]["share_cut_in_reasoning"]["value"] == 0.0
+    code, out, err = specbench(*words)
+    assert code == 0, err
+    assert "ended inside their reasoning: before 40.0 [" in " ".join(out.split())
 
 
 @pytest.fixture

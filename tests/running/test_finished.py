@@ -22,7 +22,13 @@ def refuse_weights(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError(LOADED)
 
-    return lambda: monkeypatch.setattr("specbench.models.loading.load_network", refuse)
+    readers = ("loading.load_network", "heads.checkpoints.read_tensors")
+
+    def patch() -> None:
+        for reader in readers:
+            monkeypatch.setattr(f"specbench.models.{reader}", refuse)
+
+    return patch
 
 
 @pytest.mark.parametrize("output", [("--output", "here"), ()])
@@ -44,6 +50,28 @@ def test_rows_are_made_again_without_the_models(
     assert before == {name: (folder / name).read_bytes() for name in before}
     code, _, err = specbench(*words, "--leaderboard", "board.json")
     assert code == 0 and (tmp_path / "board.json").is_file(), err
+
+
+@pytest.mark.parametrize(("method", "head"), [("medusa", "medusa"), ("eagle3-chain", "eagle3")])
+def test_a_finished_run_of_heads_loads_neither_target_nor_heads(
+    method: str, head: str, specbench: Specbench, tmp_path: Path, refuse_weights: Callable[[], None]
+) -> None:
+    heads = tmp_path / "heads"
+    shutil.copytree(model_source(f"embedded:{head}"), heads)
+    common = (*WORDS, "--limit", "1", "--method", method, "--set", f"drafter.path={heads}", "--output", "here")
+    code, first, err = specbench(*common)
+    assert code == 0, err
+    rows = (tmp_path / "here" / "leaderboard.json").read_bytes()
+    refuse_weights()
+    code, again, err = specbench(*common)
+    assert code == 0 and again == first, err
+    assert (tmp_path / "here" / "leaderboard.json").read_bytes() == rows
+    weights = next(heads.glob("*.safetensors"))
+    changed = bytearray(weights.read_bytes())
+    changed[-1] ^= 1
+    weights.write_bytes(bytes(changed))
+    code, _, err = specbench(*common)
+    assert code == 2 and LOADED in err, "other heads"
 
 
 def test_what_is_missing_or_changed_loads_the_models(

@@ -56,7 +56,8 @@ class Way(FilePart):
     measured levels. `value`: of the goal. `ratio`: this way's goodness ÷ the best one's, `paired` by prompt or
     from both intervals. `quality`: the main score; `quality_change`: minus the reference's. `keeps`: whether it writes
     what the reference's target would: the same target and precision, and a lossless method that was not caught.
-    `why_out`: why it is not ranked."""
+    `share_cut_in_reasoning`: of its answers, those that ended inside their reasoning, which score as empty; None if
+    none has reasoning. `why_out`: why it is not ranked."""
 
     run: str
     target: str
@@ -75,6 +76,7 @@ class Way(FilePart):
     verdict: str
     keeps: bool
     peak_bytes: float | None
+    share_cut_in_reasoning: float | None
     why_out: str | None
     warnings: tuple[RowWarning, ...]
 
@@ -184,8 +186,8 @@ def advise(
             method=each.row.method_name, num_draft_tokens=length, load=each.row.level, basis=basis, value=value,
             ratio=Estimate(value=1.0), paired=False, speedup=speedup,
             quality=quality, quality_change=change, verdict=verdict_word(each.row), keeps=keeps(first.row, each.row),
-            peak_bytes=peak_of(each.row), why_out=why_out,
-            warnings=each.row.warnings,
+            peak_bytes=peak_of(each.row), share_cut_in_reasoning=each.row.value("share_cut_in_reasoning"),
+            why_out=why_out, warnings=each.row.warnings,
         )))  # fmt: skip
     sign = -1.0 if goal == "cost" else 1.0
     ways.sort(key=lambda pair: (pair[1].why_out is not None, -sign * (pair[1].value.value or 0.0)))

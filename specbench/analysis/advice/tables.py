@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from specbench.analysis.advice.advise import GOAL_TEXTS, Advice, Way
 from specbench.analysis.advice.memory import MemoryReport
 from specbench.core.table import Table, number_columns, text_columns
-from specbench.report.captions import marked, warning_lines
+from specbench.report.captions import SHARES_OF_ANSWERS, marked, warning_lines
 from specbench.results.metric_format import NULL, interval, metric_of, number, with_interval
 
 GIB, MIB = 2**30, 2**20
@@ -38,11 +38,21 @@ def ways_table(advice: Advice) -> Table:
                         f"{quality}\n(difference)", "GiB"), *text_columns("verdict"),
     )  # fmt: skip
     unpaired = [way for way in advice.ranked[1:] if not way.paired]
+    cut = {way.name_under_load: way.share_cut_in_reasoning for way in advice.ways if way.share_cut_in_reasoning}
     caption = [
         f"{advice.task} on {advice.device}; the difference is from {advice.reference}, paired by prompt where records "
         "are there",
         *(text for basis, text in BASES.items() if any(way.basis == basis for way in advice.ways)),
         *([f"÷ best of {len(unpaired)} of the ways is from two intervals, not paired"] if unpaired else []),
+        *(
+            [
+                f"{SHARES_OF_ANSWERS['share_cut_in_reasoning'].partition(',')[0]}: "
+                + ", ".join(f"{name} {share:.0%}" for name, share in cut.items())
+                + "; speeds and scores are of texts without an answer there: raise generation.max_new_tokens"
+            ]
+            if cut
+            else []
+        ),
         *(f"not ranked: {way.name_under_load}: {way.why_out}" for way in advice.ways if way.why_out is not None),
         *warning_lines(advice.ways, [way.name for way in advice.ways]),
     ]

@@ -61,12 +61,14 @@ class DriftChange(FilePart):
 class SideGroup(FilePart):
     """One side in one group, from a run. `estimated`, `decoded`: α and τ of the method's steps, computed along AR's
     answers and counted in the method's own. `bias`: Σ min(p, q) over all positions of these answers − the decoded α,
-    the error of a one-position number."""
+    the error of a one-position number. `share_cut_in_reasoning`: of AR's answers, those that ended inside their
+    reasoning; None if neither run has an answer with reasoning."""
 
     estimated: dict[str, Estimate]
     decoded: dict[str, Estimate]
     agreement: dict[str, Estimate]  # estimated − decoded, paired by prompt
     bias: Estimate
+    share_cut_in_reasoning: Estimate | None = None
 
 
 class DriftGroup(FilePart):
@@ -123,8 +125,8 @@ class DriftReport(FilePart):
 
 
 # Columns of a prompt's sums for one side: pairs of a numerator and a denominator.
-GIVEN_BEFORE, GIVEN_AFTER, ALPHA, TAU, DECODED_ALPHA, DECODED_TAU = range(6)
-WIDTH = 12
+GIVEN_BEFORE, GIVEN_AFTER, ALPHA, TAU, DECODED_ALPHA, DECODED_TAU, CUT_IN_REASONING = range(7)
+WIDTH = 14
 
 
 @dataclass(frozen=True)
@@ -390,10 +392,11 @@ def drift_of_runs(
         check_same_tokens(target, drafter)
         found = prompts_of(side.run, side.rows, keys, target, [drafter], options.data)
         prompts.append({key: prompt.prompt_ids for key, prompt in found.items()})
-    answers = [
-        {key: side.run.records[key].methods[BASELINE].token_ids.tolist() for key in chain.from_iterable(keys.values())}
-        for side in sides
+    plain = [
+        {key: side.run.records[key].methods[BASELINE] for key in chain.from_iterable(keys.values())} for side in sides
     ]
+    answers = [{key: answer.token_ids.tolist() for key, answer in own.items()} for own in plain]
+    reasons = any(answer.reasoning_tokens for own in plain for answer in own.values())
     # 3. The numbers, one side after the other, so that two targets are never in memory together.
     sums, shown = Sums(), []
     for number, side in enumerate(sides):
@@ -412,6 +415,8 @@ def drift_of_runs(
             sums.add(key, name, number, TAU, len(own.match) - 1, steps.num_steps)
             sums.add(key, name, number, DECODED_ALPHA, accepted, judged)
             sums.add(key, name, number, DECODED_TAU, emitted, num_steps)
+            if reasons:
+                sums.add(key, name, number, CUT_IN_REASONING, not plain[number][key].reasoning_closed, 1)
             progress(f"{side.text}: {done} of {len(answers[number])} answers")
         shown.append(loaded.shown)
         del loaded
@@ -496,10 +501,11 @@ def group_of(label: str, language: str | None, found: Array, seed: int) -> Drift
                 for name, number in numbers.items()
             },
             bias=difference((side, DECODED_ALPHA), own, RATE),
+            share_cut_in_reasoning=one(side, CUT_IN_REASONING, RATE) if reasons else None,
         )  # fmt: skip
 
     totals = found.sum(axis=(0, 1))
-    has_runs = totals[2 * DECODED_TAU + 1] > 0
+    has_runs, reasons = (totals[2 * pair + 1] > 0 for pair in (DECODED_TAU, CUT_IN_REASONING))
     return DriftGroup(
         label=label, language=language, num_prompts=len(found),
         num_positions=(int(found[:, 0, 2 * GIVEN_BEFORE + 1].sum()), int(found[:, 0, 2 * GIVEN_AFTER + 1].sum())),

@@ -37,6 +37,16 @@ def change_table(report: DriftReport) -> Table:
     ]
     if report.num_left_out:
         caption.append(f"{counted(report.num_left_out, 'prompt')} of before left out, which after does not have")
+    cut = {
+        name: side.share_cut_in_reasoning for name, side in (("before", whole.before), ("after", whole.after))
+        if side is not None and side.share_cut_in_reasoning is not None and side.share_cut_in_reasoning.value
+    }  # fmt: skip
+    if cut:
+        caption.append(
+            "answers that ended inside their reasoning: "
+            + ", ".join(f"{name} {with_interval(share, 1, 100)} %" for name, share in cut.items())
+            + "; acceptance in the answers proper may differ: raise generation.max_new_tokens"
+        )
     if not is_of_runs:
         caption.append(
             "this is acceptance at a random position of given texts, not α of decoding, and not on what the side after "

@@ -218,6 +218,11 @@ class HeadCheckpoint:
         return ConfigError(f"drafter.path = '{self.name}': {text}")
 
 
+def head_revision(name: str, revision: str | None = None) -> str | None:
+    """Returns the `revision` of a head's checkpoint without reading its tensors."""
+    return checkpoint_identity(model_source(name), revision)
+
+
 def read_checkpoint(name: str, revision: str | None = None) -> HeadCheckpoint:
     """Returns the checkpoint of a hub id, a folder or embedded:NAME.
 

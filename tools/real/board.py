@@ -21,8 +21,11 @@ class Archives:
 
     board: Path
 
+    def file(self, name: str) -> Path:
+        return self.board.with_suffix("") / f"{name}.tar.xz"
+
     def archive(self, cell: Cell) -> Path:
-        return self.board.with_suffix("") / f"{cell.name}.tar.xz"
+        return self.file(cell.name)
 
     def unpacked(self, cell: Cell) -> Path:
         return self.board.with_suffix("") / cell.name

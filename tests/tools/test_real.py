@@ -672,7 +672,8 @@ def test_memories_and_lengths_from_their_cells_to_the_page(
         Cell(f"drafting-{task}-lengths", DRAFTING, data, LENGTHS, 1, after=CALIBRATION, **pair)
         for task, data in (("humaneval", en), ("wmt", de))
     ]
-    tool.use((warm, *lengths, cold, orders, own, *calibration))
+    other = replace(cold, name="humaneval-chains", group="main", methods=("pld",))
+    tool.use((other, warm, *lengths, cold, orders, own, *calibration))
     tool.call("--only", warm.name, *(cell.name for cell in lengths))
     assert not tool.commands and "it reads the records of drafting-humaneval-cold: measure that first" in (
         capsys.readouterr().out
@@ -686,6 +687,8 @@ def test_memories_and_lengths_from_their_cells_to_the_page(
         "cold", "warm", "shuffled",
     ]  # fmt: skip
     assert not validate(tool.board, True, [], lambda *_: None).problems
+    (pld,) = (row for row in load(tool.board) if row.method_name == "pld")
+    assert pld.run == f"real/{other.name}"  # which the page of real pairs shows
     text = tool.page.with_name(drafting.PAGE).read_text(encoding="utf-8")
     # 1. The questions, each with its number.
     ratio = found.change(cold.name, "pld", "suffix", "tokens_per_second").value

@@ -585,7 +585,7 @@ def test_a_cell_that_cannot_run_here_is_left_out_with_its_reason(tmp_path: Path)
     assert "--data" in (reasons["drafting-mt-bench-cold"] or "")
     (tmp_path / "qwen-coder-1.5b.gguf").unlink()
     assert "qwen-coder-1.5b.gguf is missing" in (
-        place.missing(next(cell for cell in CELLS if cell.name == "drafting-trace-self")) or ""
+        place.missing(next(cell for cell in CELLS if cell.name == "drafting-humaneval-gguf")) or ""
     )
     (tmp_path / CELLS[0].target.folder).unlink()
     assert str(tmp_path / CELLS[0].target.folder) in (place.missing(CELLS[0]) or "")

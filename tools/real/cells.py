@@ -166,8 +166,7 @@ PLAIN = ("sd", "pld")
 T1 = ("generation.temperature=1",)
 MEMORIES = ("suffix", "sam", "ngram-mod")
 LENGTHS = (*(f"sd-{length}" for length in FIXED_LENGTHS), *CALIBRATED)
-SELF = ("self-quantized", "self-quantized-int4", "self-quantized-gguf", "self-skip", "self-skip-swift", "self-window",
-        "jacobi", "cascade")  # fmt: skip
+SELF = ("self-quantized", "self-quantized-int4", "self-skip", "self-skip-swift", "self-window", "jacobi", "cascade")
 DRAFTING, NUM_ORDERS = "drafting", 5
 
 
@@ -257,7 +256,8 @@ CELLS = (
     Cell("mgsm-scdf", "fairness", MGSM_FAIR, ("sd-untrained", "scdf-trained"), 25, settings=T1, fairness=True,
          needs_trained=True),
     *(recorded(name, data) for name, data in zip(CALIBRATION, (HUMANEVAL_BEHIND, WMT_BEHIND), strict=True)),
-    *drafting("humaneval", HUMANEVAL, (12, 8, 12, 16, 18), 10, 20),
+    *drafting("humaneval", HUMANEVAL, (12, 8, 12, 16, 17), 10, 20),
+    Cell("drafting-humaneval-gguf", DRAFTING, replace(HUMANEVAL, limit=20), ("self-quantized-gguf",), 6, drafter=None),
     Cell("drafting-wmt-lengths", DRAFTING, WMT, LENGTHS, 15, after=CALIBRATION),
     *drafting("trace", TRACE, (15, 12, 21, 18, 16), num_others=8),
     *drafting("gsm8k", replace(GSM8K, limit=12), (10, 7, 13, 18, 19)),

@@ -18,7 +18,8 @@ PAGE = "drafting.md"
 TITLES = {"humaneval": "HumanEval", "gsm8k": "GSM8K", "mt-bench": "MT-Bench, first turns",
           "trace": "A repeated trace of an agent", "wmt": "WMT22, German to English"}  # fmt: skip
 MEMORY_KINDS = {"cold": "cold", "warm": "warm", "orders": f"{NUM_ORDERS} orders"}
-KINDS = {**{end: f"memory, {kind}" for end, kind in MEMORY_KINDS.items()}, "lengths": "length", "self": "itself"}
+KINDS = {**{end: f"memory, {kind}" for end, kind in MEMORY_KINDS.items()}, "lengths": "length", "self": "itself",
+         "gguf": "its file"}  # fmt: skip
 MIXED = ("humaneval", "wmt")
 NOT_YET = "Not measured yet.\n"
 

@@ -323,16 +323,18 @@ def speculators_files(
     """Returns the configuration and the tensors of a head of EAGLE-3.1 or P-EAGLE as speculators writes them. `layer`:
     the settings of its decoder layers."""
     layout = head.layout
-    is_parallel = isinstance(head, ParallelEagleHead)
-    kind, architecture = ("peagle", "PEagleSpeculator") if is_parallel else ("eagle3", "Eagle3Speculator")
+    kind, architecture, num_proposed = "eagle3", "Eagle3Speculator", NUM_PROPOSED
+    own: dict[str, object] = {"embed_requires_grad": False}
+    if isinstance(head, ParallelEagleHead):
+        kind, architecture, num_proposed = "peagle", "PEagleSpeculator", head.num_drafts
+        own = {"mask_token_id": head.mask_token_id, "embed_requires_grad": True}
     config = {
         "architectures": [architecture], SPECULATORS: kind,
-        "speculators_config": speculators_config(kind, head.num_drafts if is_parallel else NUM_PROPOSED, target),
-        "transformer_layer_config": layer, **({"mask_token_id": head.mask_token_id} if is_parallel else {}),
+        "speculators_config": speculators_config(kind, num_proposed, target), "transformer_layer_config": layer,
         "draft_vocab_size": layout.draft_vocab_size if head.d2t is None else len(head.d2t),
         LAYER_IDS: list(layout.hidden_layers), "target_hidden_size": layout.target_width,
         "norm_before_residual": layout.norm_before_residual, "norm_before_fc": layout.norm_before_fc,
-        "fc_norm": layout.norm_per_layer, NORM_OUTPUT: layout.norm_output, "embed_requires_grad": is_parallel,
+        "fc_norm": layout.norm_per_layer, NORM_OUTPUT: layout.norm_output, **own,
     }  # fmt: skip
     tensors = {name.replace("midlayer.", "layers.0."): tensor for name, tensor in tensors.items()}
     return config, tensors | ({} if head.d2t is None else draft_tensors(head.d2t, target.vocab_size))

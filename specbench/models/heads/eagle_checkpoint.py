@@ -328,7 +328,7 @@ def speculators_files(
     if isinstance(head, ParallelEagleHead):
         kind, architecture, num_proposed = "peagle", "PEagleSpeculator", head.num_drafts
         own = {"mask_token_id": head.mask_token_id, "embed_requires_grad": True}
-    config = {
+    config: dict[str, object] = {
         "architectures": [architecture], SPECULATORS: kind,
         "speculators_config": speculators_config(kind, num_proposed, target), "transformer_layer_config": layer,
         "draft_vocab_size": layout.draft_vocab_size if head.d2t is None else len(head.d2t),

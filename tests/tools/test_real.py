@@ -672,7 +672,7 @@ def test_memories_and_lengths_from_their_cells_to_the_page(
         Cell(f"drafting-{task}-lengths", DRAFTING, data, LENGTHS, 1, after=CALIBRATION, **pair)
         for task, data in (("humaneval", en), ("wmt", de))
     ]
-    other = replace(cold, name="humaneval-chains", group="main", methods=("pld",))
+    other = replace(cold, name="main-cell", group="main", methods=("pld",))
     tool.use((other, warm, *lengths, cold, orders, own, *calibration))
     tool.call("--only", warm.name, *(cell.name for cell in lengths))
     assert not tool.commands and "it reads the records of drafting-humaneval-cold: measure that first" in (

@@ -21,7 +21,6 @@ import torch
 from specbench.analysis.drift.drift import (
     GIVEN_BEFORE,
     NUMBERS,
-    DriftGroup,
     DriftReport,
     DriftSide,
     ModelSide,

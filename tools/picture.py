@@ -29,11 +29,13 @@ class Picture:
     target: str | None = None
 
     def row(self, rows: Sequence[Row], task: str, method: str) -> Row | None:
-        """Returns the row over all subsets of a task; None if it is not measured."""
-        return next(
-            (row for row in rows if (row.task_name, row.method_name) == (task, method) and row.dtype in DTYPES
-             and row.subset in ("all", "default") and self.target in (None, row.target)), None,
+        """Returns the row over all subsets of a task, of several that with the most prompts; None if it is not
+        measured."""
+        found = (
+            row for row in rows if (row.task_name, row.method_name) == (task, method) and row.dtype in DTYPES
+            and row.subset in ("all", "default") and self.target in (None, row.target)
         )  # fmt: skip
+        return max(found, key=lambda row: row.n, default=None)
 
     def shown(self, rows: Sequence[Row]) -> tuple[list[str], list[str]]:
         """Returns the methods and the tasks that have a row."""

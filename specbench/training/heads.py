@@ -318,11 +318,6 @@ class DraftHead:
         if isinstance(eagle, ParallelEagleHead):
             assert spec.peagle is not None
             eagle.num_drafts = spec.peagle.num_draft_tokens
-        elif eagle.layout.norm_output:
-            raise checkpoint.problem(
-                "its drafts read normalized states (norm_output), which the layout of trained heads cannot express: "
-                "train a new head"
-            )
         return cls(eagle, target, spec.drafter, checkpoint.revision)
 
     def choose_vocabulary(self, spec: TrainSpec, samples: Sequence[Sample]) -> None:

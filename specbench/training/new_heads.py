@@ -65,6 +65,8 @@ def new_eagle(spec: TrainSpec, target: CausalLM) -> EagleHead:
     start with the target's last layer."""
     is_third = spec.eagle3 is not None
     config, layout = decoder_layer_of(target, generation=3 if is_third else 1)
+    if spec.eagle3 is not None and spec.eagle3.norm_output:
+        layout = replace(layout, norm_per_layer=True, norm_output=True)
     embed_tokens, lm_head = target.model.get_input_embeddings(), target.model.get_output_embeddings()
     head = EagleHead(config, layout, embed_tokens, None if is_third else lm_head)
     if spec.eagle3 is not None:

@@ -150,6 +150,9 @@ class Eagle3Spec(HeadSpec):
     warm_start: bool = True
     """A new head starts with the target's last layer, where it fits, and so needs fewer answers. The paper starts with
     random weights."""
+    norm_output: bool = False
+    """A new head is of EAGLE-3.1 (arXiv:2605.09992): each of the target's hidden states is normalized before they are
+    joined, and the next draft token reads the normalized state."""
 
 
 class PEagleSpec(HeadSpec):

@@ -216,9 +216,19 @@ class DropsUnlikelyTokens(BlockDrafter):
         return Proposal(proposal.token_ids[:kept], Distributions(proposal.probs.logits[:kept], PLAIN))
 
 
+class SearchesTheWholeBlock(BlockDrafter):
+    """Proposes nothing where the second token is not worth its cost, which its confidence tells by the first one: so
+    the best length of a whole block leaves out a token because of itself."""
+
+    def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
+        proposal = super().propose(ids, num_draft_tokens, generator)
+        return Proposal() if proposal.token_ids[:1] == [0] else proposal
+
+
 @pytest.mark.parametrize(
     ("kind", "make", "sampling"),
     [
+        ("dspark", SearchesTheWholeBlock, PLAIN),
         ("dflash", SoftmaxOfArgmax, Sampling(0.0)),
         ("dspark", WithoutCorrection, PLAIN),
         ("domino", WithoutCorrection, PLAIN),

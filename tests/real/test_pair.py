@@ -11,7 +11,7 @@ import pytest
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
 from specbench.models.loading import load_model
-from tests.support.public_models import Answered, answered, generate, outputs_of
+from tests.support.public_models import Answered, Outputs, answered, generate, outputs_of
 
 pytestmark = pytest.mark.real
 
@@ -20,6 +20,14 @@ QUESTIONS = [
     ("Say hello in one short sentence.", True),
     ("def fibonacci(n):\n    if n < 2:\n        return n\n    return", False),
 ]
+LENGTHS = ["sd-confidence", "sd-roc", "sd-adaedl", "sd-svip", "sd-heuristic", "sd-costs"]
+WITHOUT_A_DRAFTER = {  # with what lets them find something in short texts
+    "pld": [], "lookahead": [], "token-recycling": [], "jacobi": [], "suffix": [],
+    "sam": ["drafter.min_match=1", "num_draft_tokens=4"],
+    "ngram-mod": ["drafter.ngram=1", "drafter.min_tokens=1", "num_draft_tokens=4"],
+    "self-quantized": [], "self-skip": ["drafter.share=0.15"], "self-skip-swift": ["drafter.tried_on=8"],
+    "self-window": ["drafter.sink=2", "drafter.window=8"],
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -44,15 +52,29 @@ def test_ar_writes_what_generate_writes(known: Answered) -> None:
     assert known.finishes[0] == "eos" and known.num_tokens > NUM_TOKENS
 
 
-@pytest.mark.parametrize("method", ["sd", "sd-block", "sd-tree"])
-def test_a_lossless_method_differs_by_the_width_of_a_pass_alone(method: str, known: Answered, pair: ModelPair) -> None:
-    found = outputs_of(method, pair, known)
+def check_differences(found: Outputs, known: Answered) -> None:
     assert {each.kind for each in found.differences} <= {"near-tie", "width"}
     num_equal = sum(
         output.token_ids == answer.token_ids for output, answer in zip(found.outputs, known.answers, strict=True)
     )
     assert num_equal == len(known.answers) - len(found.differences) >= 1
-    assert found.num_tokens > NUM_TOKENS and found.num_accepted > 0.4 * found.num_verified > 0
+    assert found.num_tokens > NUM_TOKENS
+
+
+@pytest.mark.parametrize("method", ["sd", "sd-block", "sd-tree", "sd-paths", "cascade", *LENGTHS])
+def test_a_lossless_method_differs_by_the_width_of_a_pass_alone(method: str, known: Answered, pair: ModelPair) -> None:
+    found = outputs_of(method, pair, known)
+    check_differences(found, known)
+    assert found.num_accepted > 0.4 * found.num_verified > 0
+
+
+@pytest.mark.parametrize("method", WITHOUT_A_DRAFTER)
+def test_a_method_without_a_drafter_differs_by_the_width_of_a_pass_alone(
+    method: str, known: Answered, pair: ModelPair
+) -> None:
+    found = outputs_of(method, ModelPair(pair.target, None), known, WITHOUT_A_DRAFTER[method])
+    check_differences(found, known)
+    assert found.num_drafted > 0
 
 
 def test_sampled_answers_are_those_of_their_seed(known: Answered, pair: ModelPair) -> None:

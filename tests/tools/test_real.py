@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -21,13 +22,28 @@ from specbench.results.leaderboard_files import validate
 from specbench.specs.catalogue import load_method, load_task, method_names
 from specbench.statistics.bootstrap import Estimate
 from specbench.tasks.examples import load_examples
+from specbench.tasks.readers import CATEGORIES
 from tests.support.rows import row as made_row
 from tools import picture
 from tools.commands import ROOT
 from tools.real import __main__ as program
-from tools.real import archive, page, workplace
+from tools.real import archive, drafting, page, workplace
 from tools.real.board import Archives
-from tools.real.cells import CELLS, LANGUAGES, TATOEBA, Cell, Data, chosen, made_methods, made_tasks, run_words
+from tools.real.cells import (
+    CALIBRATED,
+    CALIBRATION,
+    CELLS,
+    DRAFTING,
+    LANGUAGES,
+    LENGTHS,
+    TATOEBA,
+    Cell,
+    Data,
+    chosen,
+    made_methods,
+    made_tasks,
+    run_words,
+)
 from tools.real.claims import (
     CLAIMS,
     CURVES,
@@ -48,13 +64,15 @@ from tools.real.measured import Measured
 from tools.real.models import MODELS, RealModel
 
 LONGEST = 40  # minutes of a cell
+FEWEST = {DRAFTING: 8}  # prompts of a cell; of other groups 30
 TARGET = RealModel("target", "target-dequantized-from-nothing", "embedded:target", "shipped", 1)
 DRAFTER = RealModel("drafter", "drafter-dequantized-from-nothing", "embedded:drafter", "shipped", 1)
 TINY = Data("mgsm", "mgsm", 1, 12, ("en", "de"))
 
 
 def test_every_cell_can_be_planned(tmp_path: Path) -> None:
-    """Methods, tasks and subsets exist, every method file is valid, and no cell is longer than it may be."""
+    """Methods, tasks and subsets exist, every method file is valid, and no cell is longer than it may be. What a cell
+    reads is measured before it."""
     made = made_methods()
     for name, content in made.items():
         file = tmp_path / f"{name}.yaml"
@@ -67,13 +85,15 @@ def test_every_cell_can_be_planned(tmp_path: Path) -> None:
         assert load_task(tasks[name]).name == name
     assert len({cell.name for cell in CELLS}) == len(CELLS)
     for cell in CELLS:
-        assert set(cell.methods) <= made.keys() | set(method_names()), cell.name
+        assert set(cell.methods) <= made.keys() | CALIBRATED.keys() | set(method_names()), cell.name
         assert set(cell.data.subsets) <= set(load_task(tasks[cell.data.task]).subset_names), cell.name
-        assert cell.minutes <= LONGEST and cell.data.num_prompts >= 30, cell.name
-        assert {cell.target, cell.drafter} <= set(MODELS)
-    assert {data.num_subsets for data in {cell.data for cell in CELLS} if data.task == "spec_bench"} == {
-        len(load_task("spec_bench").subset_names)
-    }
+        assert cell.minutes <= LONGEST and cell.data.num_prompts >= FEWEST.get(cell.group, 30), cell.name
+        assert {cell.target, cell.drafter} <= {None, *MODELS}
+    whole = {cell.data for cell in CELLS if cell.data.task == "spec_bench" and not cell.data.subsets}
+    assert {data.num_subsets for data in whole} == {len(load_task("spec_bench").subset_names)}
+    names = [cell.name for cell in CELLS]
+    assert all(names.index(name) < names.index(cell.name) for cell in CELLS for name in cell.after)
+    assert all(cell.after == CALIBRATION for cell in CELLS if CALIBRATED.keys() & cell.methods)
     used = {name for cell in CELLS for name in cell.methods}
     assert made.keys() <= used, "a method file that no cell uses"
 
@@ -95,8 +115,9 @@ def test_rows_of_tatoeba_are_of_a_task_of_that_name(tmp_path: Path) -> None:
         words = run_words(cell, "data", 2)
         is_of_tatoeba = words[words.index("--data") + 1] == "data/tatoeba"
         assert is_of_tatoeba == (words[words.index("--task") + 1] == "tasks/tatoeba.yaml") == (cell.data == TATOEBA)
-    assert "tatoeba (sentences of Tatoeba; en-de, ja-en, en-ja): 30 prompts" in page.data_words()
-    assert "wmt (WMT22; de-en): 30 prompts" in page.data_words()
+    words = page.data_words(page.own_cells())
+    assert "tatoeba (sentences of Tatoeba; en-de, ja-en, en-ja): 30 prompts" in words
+    assert "wmt (WMT22; de-en): 30 prompts" in words
 
 
 def test_claims_name_cells_that_exist() -> None:
@@ -116,11 +137,12 @@ def test_rows_say_how_the_weights_were_made() -> None:
 
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
 def test_a_drafter_is_given_by_the_command_or_by_the_methods(cell: Cell) -> None:
-    """A run refuses both at once."""
+    """A run refuses one from both, unless some methods lack it."""
     made = made_methods()
-    named = {"checkpoint" in made.get(name, {}).get("drafter", {}) for name in cell.methods}
-    assert len(named) == 1
-    assert ("--drafter" in run_words(cell, "data", 2)) != named.pop()
+    named = [made.get(name, {}).get("drafter", {}).get("checkpoint") for name in cell.methods]
+    assert ("--drafter" in run_words(cell, "data", 2)) == (cell.drafter is not None and None in named)
+    specs = [load_method(name) for name in cell.methods if name not in made.keys() | CALIBRATED.keys()]
+    assert cell.drafter is not None or not any(spec.needs_drafter for spec in specs)
 
 
 def test_an_unknown_cell_is_refused() -> None:
@@ -454,9 +476,13 @@ def tool(
         stdout.write(out)
         return SimpleNamespace(returncode=code)
 
-    for module in (program, page):
-        monkeypatch.setattr(module, "CELLS", cells)
-    monkeypatch.setattr("tools.real.cells.CELLS", cells)
+    def use(cells: Sequence[Cell]) -> None:
+        for module in (program, page, drafting):
+            monkeypatch.setattr(module, "CELLS", cells)
+        monkeypatch.setattr("tools.real.cells.CELLS", cells)
+        found.cells = cells
+
+    use(cells)
     monkeypatch.setattr(workplace, "MODELS", (TARGET, DRAFTER))
     monkeypatch.setattr("tools.commands.subprocess", SimpleNamespace(run=run))
 
@@ -467,7 +493,7 @@ def tool(
         ])  # fmt: skip
         program.main()
 
-    found.call, found.cells = call, cells
+    found.call, found.use = call, use
     return found
 
 
@@ -554,8 +580,47 @@ def test_a_cell_that_cannot_run_here_is_left_out_with_its_reason(tmp_path: Path)
     assert "--trained" in (reasons["mgsm-scdf"] or "")
     assert all("--data" in (reasons[name] or "") for name in ("low-resource", "tatoeba-chains"))
     assert reasons["gsm8k-chains"] is None
+    assert reasons["drafting-humaneval-cold"] is None
+    assert reasons["drafting-trace-warm"] == "it reads the records of drafting-trace-cold: measure that first"
+    assert "--data" in (reasons["drafting-mt-bench-cold"] or "")
+    (tmp_path / "qwen-coder-1.5b.gguf").unlink()
+    assert "qwen-coder-1.5b.gguf is missing" in (
+        place.missing(next(cell for cell in CELLS if cell.name == "drafting-humaneval-gguf")) or ""
+    )
     (tmp_path / CELLS[0].target.folder).unlink()
     assert str(tmp_path / CELLS[0].target.folder) in (place.missing(CELLS[0]) or "")
+
+
+def test_made_rows_are_of_all_categories_or_behind_the_measured_ones(tmp_path: Path) -> None:
+    for name in ("humaneval", "wmt22", "spec_bench"):
+        (tmp_path / name).mkdir()
+    code = [{"task_id": f"HumanEval/{number}", "prompt": "def"} for number in range(workplace.NUM_MEASURED + 2)]
+    packed = gzip.compress("".join(json.dumps(row) + "\n" for row in code).encode())
+    (tmp_path / "humaneval" / "HumanEval.jsonl.gz").write_bytes(packed)
+    texts = [{"translation": {"de": f"Satz {number}"}} for number in range(workplace.NUM_MEASURED + 1)]
+    (tmp_path / "wmt22" / "test.de-en_head200.json").write_text(json.dumps(texts), encoding="utf-8")
+    questions = [
+        {"question_id": number, "category": category, "turns": [f"first {number}", "second"], "reference": ["1", "2"]}
+        for number, category in enumerate(["rag", *(name for name in CATEGORIES for _ in range(2))])
+    ]
+    lines = "".join(json.dumps(row) + "\n" for row in questions)
+    (tmp_path / "spec_bench" / "question.jsonl").write_text(lines, encoding="utf-8")
+    place = workplace.Workplace(tmp_path / "work", tmp_path, tmp_path, None, 1)
+    files = {}
+    for name in workplace.MADE_ROWS:
+        place.make_rows(name)
+        (file,) = (tmp_path / "work" / "rows" / name).iterdir()
+        files[name] = file
+    assert [row["task_id"] for row in workplace.rows(files["humaneval-behind"])] == ["HumanEval/30", "HumanEval/31"]
+    assert json.loads(files["wmt22-behind"].read_text(encoding="utf-8")) == [{"translation": {"de": "Satz 30"}}]
+    rows = workplace.rows(files["mt-bench-first-turns"])
+    assert [row["category"] for row in rows] == [*CATEGORIES, *CATEGORIES]
+    assert rows[0]["turns"] == ["first 1"] and rows[8]["turns"] == ["first 2"]
+    examples = load_examples(
+        load_task("spec_bench"), "mt_bench", data=str(files["mt-bench-first-turns"].parent), use_sample=False, limit=9,
+        num_subsets=1,
+    ).examples  # fmt: skip
+    assert [len(example.turns) for example in examples] == [1] * 9
 
 
 def test_corpora_have_no_measured_row(tmp_path: Path) -> None:
@@ -573,12 +638,70 @@ def test_corpora_have_no_measured_row(tmp_path: Path) -> None:
     assert max(cell.data.limit for cell in CELLS if cell.data.task in ("gsm8k", "humaneval")) == workplace.NUM_MEASURED
 
 
-def test_the_committed_page_names_every_cell_as_measured_or_not() -> None:
-    text = (ROOT / "docs" / "measured" / "real.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize(("name", "cells"), [("real.md", page.own_cells()), (drafting.PAGE, drafting.own_cells())])
+def test_the_committed_pages_name_every_cell_as_measured_or_not(name: str, cells: Sequence[Cell]) -> None:
+    text = (ROOT / "docs" / "measured" / name).read_text(encoding="utf-8")
     archives = Archives(ROOT / "leaderboards" / "real.json")
     line = text.split("| measured | not measured yet |\n| --- | --- |\n| ")[1].partition(" |\n")[0]
     done, left = (set(part.split(", ")) - {"–"} for part in line.split(" | "))
-    archived = {cell.name for cell in CELLS if archives.archive(cell).is_file()}
+    archived = {cell.name for cell in cells if archives.archive(cell).is_file()}
     assert {word.partition(" (n = ")[0] for word in done} == archived
-    assert left == {cell.name for cell in CELLS} - archived
-    assert {row.run for row in load(archives.board)} <= {f"real/{name}" for name in archived}
+    assert left == {cell.name for cell in cells} - archived
+    in_archives = {file.name.removesuffix(".tar.xz") for file in archives.board.with_suffix("").glob("*.tar.xz")}
+    assert {row.run for row in load(archives.board)} <= {f"real/{name}" for name in in_archives}
+
+
+@pytest.mark.slow
+def test_memories_and_lengths_from_their_cells_to_the_page(
+    tool: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The cells of drafting on the embedded pair: a warm memory and chosen lengths read the archives of other cells."""
+    pair: dict[str, Any] = {"target": TARGET, "drafter": DRAFTER}
+    en, de = (Data("mgsm", "mgsm", 2, 24, (subset,)) for subset in ("en", "de"))
+    calibration = [
+        Cell(name, DRAFTING, data, ("sd-recorded", "sd-1", "sd-3", "sd-6"), 1, **pair)
+        for name, data in zip(CALIBRATION, (en, de), strict=True)
+    ]
+    cold = Cell("drafting-humaneval-cold", DRAFTING, en, ("pld", "suffix"), 1, TARGET, None)
+    warm = replace(cold, name="drafting-humaneval-warm", methods=("suffix",), after=(cold.name,),
+                   settings=(f"drafter.memory=cells/{cold.name}",))  # fmt: skip
+    orders = replace(cold, name="drafting-humaneval-orders", methods=("suffix",), repeats=2,
+                     settings=("drafter.memory=run",))  # fmt: skip
+    own = Cell("drafting-humaneval-self", DRAFTING, en, ("self-quantized", "jacobi", "cascade"), 1, **pair)
+    lengths = [
+        Cell(f"drafting-{task}-lengths", DRAFTING, data, LENGTHS, 1, after=CALIBRATION, **pair)
+        for task, data in (("humaneval", en), ("wmt", de))
+    ]
+    other = replace(cold, name="main-cell", group="main", methods=("pld",))
+    tool.use((other, warm, *lengths, cold, orders, own, *calibration))
+    tool.call("--only", warm.name, *(cell.name for cell in lengths))
+    assert not tool.commands and "it reads the records of drafting-humaneval-cold: measure that first" in (
+        capsys.readouterr().out
+    )
+    tool.call("--only", cold.name, orders.name, own.name, *(cell.name for cell in calibration))
+    for folder in (cold.name, *CALIBRATION):  # as in a fresh checkout
+        shutil.rmtree(tool.page.parent / "work" / "cells" / folder)
+    tool.call()
+    found = measured(tool)
+    assert [found.row(name, "suffix").memory for name in (cold.name, warm.name, orders.name)] == [
+        "cold", "warm", "shuffled",
+    ]  # fmt: skip
+    assert not validate(tool.board, True, [], lambda *_: None).problems
+    (pld,) = (row for row in load(tool.board) if row.method_name == "pld")
+    assert pld.run == f"real/{other.name}"  # which the page of real pairs shows
+    text = tool.page.with_name(drafting.PAGE).read_text(encoding="utf-8")
+    # 1. The questions, each with its number.
+    ratio = found.change(cold.name, "pld", "suffix", "tokens_per_second").value
+    assert ratio is not None and f"`suffix` ÷ `pld`, both cold: HumanEval {ratio:.3f}" in text
+    assert "HumanEval and WMT22, German to English together: " in text and "the best on other prompts, with " in text
+    assert re.search(r"`self-quantized`, int8, against AR: HumanEval \d\.\d\d.* by costs\)", text)
+    # 2. The tables.
+    memory = next(line for line in text.splitlines() if line.startswith("| HumanEval | suffix | "))
+    speedups = [found.row(name, "suffix").value("speedup") for name in (cold.name, warm.name, orders.name)]
+    assert all(f"{value:.2f}" in memory for value in speedups)
+    line = next(line for line in text.splitlines() if line.startswith("| length | sd-confidence-chosen: confidence 0."))
+    row = found.row(lengths[0].name, "sd-confidence-chosen")
+    assert f" {row.value('mean_acceptance_length'):.2f} | {row.value('cost_ratio'):.2f} | " in line
+    assert "### HumanEval and WMT22, German to English" in text and "Alone, it is that of sd-" in text
+    assert "specbench run --task mgsm --method suffix" in text
+    assert DRAFTING not in tool.page.read_text(encoding="utf-8")

@@ -3,6 +3,7 @@ target, and checkpoints by the clock."""
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from safetensors.torch import load_file
 from specbench.core.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.models.heads.checkpoints import read_checkpoint
+from specbench.models.heads.eagle_checkpoint import load_eagle
 from specbench.models.heads.medusa import MedusaHeads, load_medusa
 from specbench.models.loading import load_model
 from specbench.specs.components import build
@@ -88,7 +90,8 @@ def losses_by_definition(spec: TrainSpec, target: CausalLM, head: DraftHead, bat
 @pytest.mark.parametrize(
     ("kind", "block"),
     [("medusa", {"num_heads": 3}), ("medusa", {"num_heads": 2, "own_output": False}), ("eagle", {"num_draft_steps": 2}),
-     ("eagle3", {"num_draft_steps": 3}), ("eagle3", {"num_draft_steps": 3, "draft_vocab_size": 120})],
+     ("eagle3", {"num_draft_steps": 3}), ("eagle3", {"num_draft_steps": 3, "draft_vocab_size": 120}),
+     ("eagle3", {"num_draft_steps": 3, "norm_output": True})],
 )  # fmt: skip
 @pytest.mark.parametrize("target", ["llama", "gemma2"])  # gemma2 caps its logits after the output layer
 def test_losses_are_those_of_their_definition_in_parts_and_as_a_whole(
@@ -145,6 +148,37 @@ def test_logits_that_change_after_the_output_layer_are_read_from_the_target() ->
     for _ in range(2):
         assert torch.allclose(passes.teacher(passes(batch)), wanted, atol=1e-4)
     assert float(wanted.detach().abs().max()) <= 1.0
+
+
+@pytest.mark.parametrize("draft_vocab_size", [None, 120])
+@torch.no_grad()
+def test_a_head_of_eagle_3_1_feeds_back_normalized_states_and_is_read_as_it_was_trained(
+    draft_vocab_size: int | None, tmp_path: Path
+) -> None:
+    model = tiny.causal_lm()
+    _, draft = head_of("eagle3", model, norm_output=True, draft_vocab_size=draft_vocab_size)
+    head: Any = draft.model
+    batch = Batch(SAMPLES)
+    found = read_by_target(model, batch, head)
+    first, second = unroll(head, found.ids, found.hidden, 2)
+    draft.save(tmp_path, torch.float32)
+    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    assert config["speculators_model_type"] == "eagle3" and config["norm_output"] and config["fc_norm"]
+    assert {f"fc_norm.{place}.weight" for place in range(3)} <= load_file(tmp_path / "model.safetensors").keys()
+    checkpoint = read_checkpoint(str(tmp_path))
+    assert checkpoint.kind == "eagle3"
+    loaded = load_eagle(checkpoint, model)
+    assert loaded.layout == replace(head.layout, draft_vocab_size=draft_vocab_size or model.vocab_size)
+    again = unroll(loaded, found.ids, found.hidden, 2)
+    assert torch.allclose(again[0], first, atol=1e-5) and torch.allclose(again[1], second, atol=1e-5)
+    assert torch.allclose(loaded.logits(first, 257), head.logits(first, 257), atol=1e-5)
+    # EAGLE-3 with these weights: its first step is the same, and its second one reads plain states.
+    head.layout = replace(head.layout, norm_output=False)
+    plain = unroll(head, found.ids, found.hidden, 2)
+    assert torch.equal(plain[0], first) and not torch.allclose(plain[1], second, atol=1e-2)
+    # It is trained further as it is.
+    spec = spec_of("eagle3", drafter=str(tmp_path))
+    assert DraftHead.of(spec, model).model.layout == loaded.layout
 
 
 @pytest.mark.parametrize("kind", ["eagle", "eagle3"])

@@ -1,4 +1,5 @@
-"""Measures real model pairs cell by cell, and writes leaderboards/real.json and docs/measured/real.md.
+"""Measures real model pairs cell by cell, and writes leaderboards/real.json, docs/measured/real.md and
+docs/measured/drafting.md.
 
 A cell is one run. The records of a finished cell are compressed into leaderboards/real, and the cell is not measured
 again while its archive is there. An interrupted cell goes on from its folder in the work folder.
@@ -13,9 +14,11 @@ from tempfile import TemporaryDirectory
 from specbench.core.files import write_atomically
 from tools.commands import ROOT
 
-from .archive import pack
+from .archive import pack, unpack
 from .board import Archives
 from .cells import CELLS, Cell, chosen
+from .drafting import PAGE as DRAFTING_PAGE
+from .drafting import page as drafting_document
 from .measured import Measured
 from .page import page as document
 from .page import readme_part
@@ -95,6 +98,9 @@ def measure(cell: Cell, place: Workplace, archives: Archives, page: Path) -> boo
     if archives.archive(cell).is_file():
         print(f"{cell.name}: measured", flush=True)
         return True
+    for name in cell.after:
+        if archives.file(name).is_file() and not place.has_finished(name):
+            unpack(archives.file(name), place.run_folder(name))
     if (missing := place.missing(cell)) is not None:
         print(f"{cell.name}: left out: {missing}", flush=True)
         return True
@@ -102,7 +108,7 @@ def measure(cell: Cell, place: Workplace, archives: Archives, page: Path) -> boo
     start = time.monotonic()
     if not place.measure(cell):
         return False
-    pack(place.run_folder(cell), archives.archive(cell))
+    pack(place.run_folder(cell.name), archives.archive(cell))
     print(f"{cell.name}: {(time.monotonic() - start) / 60:.1f} minutes", flush=True)
     write(archives, page)
     return True
@@ -115,6 +121,7 @@ def write(archives: Archives, page: Path) -> None:
         print(f"{name}: not on the board: {reason}", flush=True)
     found = Measured({cell.name: archives.unpacked(cell) for cell in measured})
     write_atomically(page, document(found, reruns_part(archives)))
+    write_atomically(page.with_name(DRAFTING_PAGE), drafting_document(found))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from specbench.results.row import LATER_FIELDS
 from specbench.results.runs import RecordedRun
 
 from .archive import unpack
-from .cells import Cell
+from .cells import DRAFTING, Cell
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,11 @@ class Archives:
 
     board: Path
 
+    def file(self, name: str) -> Path:
+        return self.board.with_suffix("") / f"{name}.tar.xz"
+
     def archive(self, cell: Cell) -> Path:
-        return self.board.with_suffix("") / f"{cell.name}.tar.xz"
+        return self.file(cell.name)
 
     def unpacked(self, cell: Cell) -> Path:
         return self.board.with_suffix("") / cell.name
@@ -37,11 +40,11 @@ class Archives:
 
     def write_board(self, measured: Sequence[Cell]) -> dict[str, str]:
         """Writes the board anew. Returns for each cell whose rows may not stand on it the reason. A row of several
-        cells, such as ar, is that of the last one."""
+        cells, such as ar, is that of the last one, of those on the page of real pairs if there is one."""
         fresh = self.board.with_name(f".new-{self.board.name}")
         fresh.unlink(missing_ok=True)
         refused = {}
-        for cell in measured:
+        for cell in sorted(measured, key=lambda cell: cell.group != DRAFTING):
             try:
                 add_runs([self.unpacked(cell)], fresh)
             except ConfigError as error:

@@ -1,7 +1,7 @@
 """The cells of the page: one run of specbench each, the most valuable first."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
@@ -16,10 +16,11 @@ WARM_UP = 90  # seconds of a cell; a tenth of the expected measurement, the defa
 
 @dataclass(frozen=True)
 class Data:
-    """`task`: its name, or one of MADE_TASKS. `folder`: its rows below the folder of --data. `limit`: prompts of each
-    subset. `tokens`: new tokens at most. `num_subsets`: of them, where `subsets` names none. `settings`: words of the
-    command that shape the prompt, and `prompt` what the page says of them. `source`: where the rows come from, if the
-    task's name does not say it."""
+    """`task`: its name, or one of MADE_TASKS. `folder`: its rows below the folder of --data; empty: the bundled sample.
+    `is_made`: whether the work folder makes the rows from those of --data (`workplace.MADE_ROWS`). `limit`: prompts of
+    each subset. `tokens`: new tokens at most. `num_subsets`: of them, where `subsets` names none. `settings`: words of
+    the command that shape the prompt, and `prompt` what the page says of them. `source`: where the rows come from, if
+    the task's name does not say it."""
 
     task: str
     folder: str
@@ -30,6 +31,7 @@ class Data:
     settings: tuple[str, ...] = ()
     prompt: str = ""
     source: str = ""
+    is_made: bool = False
 
     @property
     def num_prompts(self) -> int:
@@ -52,12 +54,19 @@ MGSM_FAIR = Data("mgsm", "mgsm", 8, 128, LANGUAGES)
 WMT = Data("wmt", "wmt22", 30, 64, ("de-en",), source="WMT22")
 TATOEBA = Data("tatoeba", "tatoeba", 10, 64, ("en-de", "ja-en", "en-ja"), source="sentences of Tatoeba")
 LOW_RESOURCE = Data("low_resource_mt", "low_resource", 20, 64, ("chr", "que", "yor"))
+MT_BENCH = Data("spec_bench", "mt-bench-first-turns", 16, 96, ("mt_bench",), is_made=True,
+                source="MT-bench's first turns, a prompt of each of its eight categories in turn")  # fmt: skip
+TRACE = Data("agent_trace", "", 20, 192, (), 1, NO_TEMPLATE, "without a chat template", "the bundled sample")
+# Rows behind the measured ones, on which draft lengths are chosen.
+HUMANEVAL_BEHIND = replace(HUMANEVAL, folder="humaneval-behind", limit=12, is_made=True, source="behind the first 30")
+WMT_BEHIND = replace(WMT, folder="wmt22-behind", limit=20, is_made=True, source="WMT22, behind the first 30")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run. `methods`: those of the package, or those of METHODS below.
-    `minutes`: an estimate on two idle threads. `settings`: words of --set.
+    """One run. `methods`: those of the package, those of METHODS below, or CALIBRATED ones.
+    `minutes`: an estimate on two idle threads. `drafter`: None if no method has a draft model. `settings`: words of
+    --set. `repeats`: measurements of each prompt. `after`: cells whose records the run reads.
     `fairness`: whether `specbench fairness` follows. `needs_trained`: whether it waits for --trained."""
 
     name: str
@@ -66,9 +75,11 @@ class Cell:
     methods: tuple[str, ...]
     minutes: int
     target: RealModel = QWEN
-    drafter: RealModel = QWEN_DRAFTER
+    drafter: RealModel | None = QWEN_DRAFTER
     precision: str = ""  # INT8, LLAMA_CPP; or bfloat16
     settings: tuple[str, ...] = ()
+    repeats: int = 1
+    after: tuple[str, ...] = ()
     fairness: bool = False
     needs_trained: bool = False
 
@@ -87,6 +98,12 @@ def fuzzy_name(divergence: str, threshold: float) -> str:
     return f"fsd-{divergence.replace('_', '-')}-{threshold:g}"
 
 
+FIXED_LENGTHS = (1, 2, 3, 4, 6, 8)
+MOST_DRAFTED = 12  # of a draft whose length varies
+# Methods whose draft length is chosen from the records of the cells CALIBRATION, by policy: see `lengths.calibrated`.
+CALIBRATED = {f"sd-{policy}-chosen": policy for policy in ("confidence", "adaedl", "svip", "heuristic", "costs")}
+CALIBRATION = ("drafting-humaneval-calibration", "drafting-wmt-calibration")
+
 # Shipped methods with another drafter (the keys that are replaced), by the name of the file in the work folder.
 CHANGED: dict[str, tuple[str, dict[str, Any]]] = {
     "ngram-general": ("ngram", {"drafter": {"type": "ngram", "path": "stores/general-ngram"}}),
@@ -97,9 +114,15 @@ CHANGED: dict[str, tuple[str, dict[str, Any]]] = {
                                      "num_draft_tokens": 4}),
     "random-accept-0.8": ("random-accept", {"verification": {"rule": "random_accept", "probability": 0.8}}),
     "random-accept-0.9": ("random-accept", {"verification": {"rule": "random_accept", "probability": 0.9}}),
-    "sd-4": ("sd", {"num_draft_tokens": 4}),
+    **{f"sd-{length}": ("sd", {"num_draft_tokens": length}) for length in FIXED_LENGTHS},
+    # A draft that never ends by itself, whose records tell what every length would have done.
+    "sd-recorded": ("sd", {"draft_length": {"policy": "confidence", "threshold": 0.0},
+                           "num_draft_tokens": MOST_DRAFTED}),
     "slem-1": ("slem", {"num_draft_tokens": 1}),  # beside slrs, which drafts one token a step
     "scdf-trained": ("scdf", {"drafter": {"type": "model", "checkpoint": "trained"}}),
+    "self-quantized-int4": ("self-quantized", {"drafter": {"type": "self_quantized", "quantize": "int4"}}),
+    "self-quantized-gguf": ("self-quantized", {"drafter": {"type": "self_quantized", "quantize": None,
+                                                           "checkpoint": QWEN_GGUF.path}}),
 }  # fmt: skip
 # What tables call a method whose name does not say that its corpus is of the measured tasks: see `workplace.general`.
 LABELS = {"ngram-general": "ngram, in-domain corpus", "rest-general": "rest, in-domain corpus"}
@@ -141,6 +164,10 @@ TREES = ("rest-general", "sd-tree", "lookahead", "token-recycling")
 OTHER_VOCABULARY = ("slem", "tli")
 PLAIN = ("sd", "pld")
 T1 = ("generation.temperature=1",)
+MEMORIES = ("suffix", "sam", "ngram-mod")
+LENGTHS = (*(f"sd-{length}" for length in FIXED_LENGTHS), *CALIBRATED)
+SELF = ("self-quantized", "self-quantized-int4", "self-skip", "self-skip-swift", "self-window", "jacobi", "cascade")
+DRAFTING, NUM_ORDERS = "drafting", 5
 
 
 def curve(divergence: str) -> tuple[str, ...]:
@@ -158,6 +185,34 @@ def foreign(name: str, data: Data, methods: tuple[str, ...], minutes: int, sampl
         Cell(f"smollm2-gemma-{name}{end}", "vocabulary", data, methods, minutes, SMOLLM, GEMMA, settings=settings),
         Cell(f"gemma-smollm2-{name}{end}", "vocabulary", data, methods, minutes, GEMMA, SMOLLM, settings=settings),
     )
+
+
+def drafting(
+    task: str,
+    data: Data,
+    minutes: tuple[int, int, int, int, int],
+    num_in_orders: int = 8,
+    num_others: int | None = None,
+) -> tuple[Cell, ...]:
+    """The drafters with a memory: cold, warm from AR's answers of the cold cell, and in random orders; draft lengths;
+    the target as its own drafter. `num_in_orders`, `num_others`: prompts of the orders, and of the last two."""
+    name, cold = f"{DRAFTING}-{task}", f"{DRAFTING}-{task}-cold"
+    few, others = replace(data, limit=num_in_orders), replace(data, limit=num_others or data.limit)
+    memories = MEMORIES if task == "trace" else MEMORIES[:2]  # ngram-mod drafts long copies only
+    return (
+        Cell(cold, DRAFTING, data, ("pld", *MEMORIES), minutes[0], drafter=None),
+        Cell(f"{name}-warm", DRAFTING, data, memories, minutes[1], drafter=None, after=(cold,),
+             settings=(f"drafter.memory=cells/{cold}",)),
+        Cell(f"{name}-orders", DRAFTING, few, memories, minutes[2], drafter=None, repeats=NUM_ORDERS,
+             settings=("drafter.memory=run",)),
+        Cell(f"{name}-lengths", DRAFTING, others, LENGTHS, minutes[3], after=CALIBRATION),
+        Cell(f"{name}-self", DRAFTING, others, SELF, minutes[4]),
+    )  # fmt: skip
+
+
+def recorded(name: str, data: Data) -> Cell:
+    """A cell from which draft lengths are chosen; fixed lengths beside the recording give v(n)."""
+    return Cell(name, DRAFTING, data, ("sd-recorded", "sd-1", "sd-3", "sd-6"), 7)
 
 
 FOREIGN_MGSM = foreign("mgsm", MGSM, ("slem", "tli", "union", "slrs"), 25)
@@ -200,6 +255,13 @@ CELLS = (
     Cell("gsm8k-curve-tv", "curve", GSM8K, curve("tv"), 14),
     Cell("mgsm-scdf", "fairness", MGSM_FAIR, ("sd-untrained", "scdf-trained"), 25, settings=T1, fairness=True,
          needs_trained=True),
+    *(recorded(name, data) for name, data in zip(CALIBRATION, (HUMANEVAL_BEHIND, WMT_BEHIND), strict=True)),
+    *drafting("humaneval", HUMANEVAL, (12, 8, 12, 16, 17), 10, 20),
+    Cell("drafting-humaneval-gguf", DRAFTING, replace(HUMANEVAL, limit=20), ("self-quantized-gguf",), 6, drafter=None),
+    Cell("drafting-wmt-lengths", DRAFTING, WMT, LENGTHS, 15, after=CALIBRATION),
+    *drafting("trace", TRACE, (15, 12, 21, 18, 16), num_others=8),
+    *drafting("gsm8k", replace(GSM8K, limit=12), (10, 7, 13, 18, 19)),
+    *drafting("mt-bench", MT_BENCH, (14, 9, 14, 18, 19), num_others=12),
 )  # fmt: skip
 
 
@@ -207,18 +269,23 @@ def run_words(cell: Cell, data: str | None, threads: int) -> list[str]:
     """Returns the words of the cell's `specbench run` in the work folder. `data`: the folder of the rows there, or
     None for the bundled sample."""
     made = made_methods()
-    methods = [f"methods/{name}.yaml" if name in made else name for name in cell.methods]
+    methods = [f"methods/{name}.yaml" if name in made or name in CALIBRATED else name for name in cell.methods]
     task = f"tasks/{cell.data.task}.yaml" if cell.data.task in MADE_TASKS else cell.data.task
     words = ["run", "--task", task, "--method", ",".join(methods)]
     if cell.data.subsets:
         words += ["--subset", ",".join(cell.data.subsets)]
     words += ["--target", cell.target.path]
-    if not any("checkpoint" in made.get(name, {}).get("drafter", {}) for name in cell.methods):
-        words += ["--drafter", cell.drafter.path]  # which method files with a drafter of their own refuse
+    # A run whose methods all name a drafter refuses another one.
+    if cell.drafter is not None and not all(
+        "checkpoint" in made.get(name, {}).get("drafter", {}) for name in cell.methods
+    ):
+        words += ["--drafter", cell.drafter.path]
     words += {LLAMA_CPP: ["--engine", "llama.cpp"], INT8: ["--quantize", "int8", "--dtype", "bfloat16"]}.get(
         cell.precision, ["--dtype", "bfloat16"]
     )
-    words += ["--data", "sample" if data is None else f"{data}/{cell.data.folder}", "--limit", str(cell.data.limit)]
+    folder = f"rows/{cell.data.folder}" if cell.data.is_made else f"{data}/{cell.data.folder}"
+    words += ["--data", "sample" if data is None or not cell.data.folder else folder, "--limit", str(cell.data.limit)]
+    words += ["--repeats", str(cell.repeats)] if cell.repeats > 1 else []
     for setting in (f"generation.max_new_tokens={cell.data.tokens}", *cell.settings):
         words += ["--set", setting]
     words += cell.data.settings

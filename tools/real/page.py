@@ -19,7 +19,7 @@ from specbench.results.row import Row
 from tools.commands import ROOT
 from tools.drafters.cells import table
 
-from .cells import CELLS, INT8, LABELS, LLAMA_CPP, SWEPT, Cell
+from .cells import CELLS, DRAFTING, INT8, LABELS, LLAMA_CPP, SWEPT, Cell
 from .claims import claims_part
 from .measured import Measured, measured_cells
 from .models import MODELS
@@ -119,15 +119,20 @@ def page(found: Measured, reruns: str = "") -> str:
     return "\n".join([*(part.strip("\n") + "\n" for part in parts if part), commands_part(found)])
 
 
+def own_cells() -> list[Cell]:
+    """Returns the cells of this page: all but those of drafting.md."""
+    return [cell for cell in CELLS if cell.group != DRAFTING]
+
+
 def head(found: Measured) -> str:
     models = table(
         ["name in rows", "on the hub", "weights"],
         [[f"`{model.shown}`", f"`{model.hub}`", model.source] for model in MODELS], 3,
     )  # fmt: skip
-    done = [cell for cell in CELLS if found.has(cell.name)]
-    left = [cell for cell in CELLS if not found.has(cell.name)]
+    done = [cell for cell in own_cells() if found.has(cell.name)]
+    left = [cell for cell in own_cells() if not found.has(cell.name)]
     return HEAD.format(
-        models=models.strip(), conditions=conditions(found, done), data=data_words(),
+        models=models.strip(), conditions=conditions(found, done), data=data_words(own_cells()),
         measured=", ".join(f"{cell.name} (n = {found.row(cell.name, 'ar').n})" for cell in done) or "–",
         missing=", ".join(cell.name for cell in left) or "–",
     )  # fmt: skip
@@ -145,10 +150,10 @@ def conditions(found: Measured, done: Sequence[Cell]) -> str:
     return "\n".join(f"- {', '.join(names)}: measured on {machine}" for machine, names in by_machine.items())
 
 
-def data_words() -> str:
+def data_words(cells: Sequence[Cell]) -> str:
     """Returns a line for the prompts of each task."""
     words = []
-    for data in dict.fromkeys(cell.data for cell in CELLS):
+    for data in dict.fromkeys(cell.data for cell in cells):
         subsets = ", ".join(data.subsets) if len(data.subsets) > 1 or data.source else ""
         rows = "; ".join(filter(None, [data.source, subsets]))
         how = f" {data.prompt}" if data.prompt else ""
@@ -418,7 +423,7 @@ def widths_part() -> str:
 def commands_part(found: Measured) -> str:
     """The command of every measured cell, as its run recorded it, and of the drafter that a cell waits for."""
     parts = ["## Commands\n"]
-    if commands := [found.row(cell.name, "ar").command for cell in CELLS if found.has(cell.name)]:
+    if commands := [found.row(cell.name, "ar").command for cell in own_cells() if found.has(cell.name)]:
         parts.append(
             "In a folder with links `models` and `data`, and the files that `python -m tools.real` writes into "
             "`methods` and `tasks`:\n\n```bash\n" + "\n".join(commands) + "\n```\n"

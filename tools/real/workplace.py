@@ -6,7 +6,7 @@ import json
 import shlex
 import shutil
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,15 @@ from typing import Any
 import yaml
 
 from specbench.core.files import write_atomically
+from specbench.models.gguf.files import is_gguf
 from specbench.models.machine import commit
+from specbench.results.runs import RecordedRun
+from specbench.tasks.readers import CATEGORIES
 from tools.commands import ROOT, link, run_specbench
 
 from .archive import FILES, OPTIONAL
-from .cells import LANGUAGES, LLAMA_CPP, Cell, fairness_words, made_methods, made_tasks, run_words
+from .cells import CALIBRATED, LANGUAGES, Cell, fairness_words, made_methods, made_tasks, run_words
+from .lengths import calibrated
 from .models import MODELS, QWEN, QWEN_DRAFTER
 
 GENERAL, LOW_RESOURCE = "general", "low-resource"
@@ -50,22 +54,29 @@ class Workplace:
         for name, source in (("data", self.data), ("trained", self.trained)):
             if source is not None and source != self.folder / name:
                 link(self.folder / name, source)
-        for kind, made in (("methods", made_methods()), ("tasks", made_tasks())):
-            for name, content in made.items():
-                text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
-                write_atomically(self.folder / kind / f"{name}.yaml", text)
+        self.write_specs("methods", made_methods())
+        self.write_specs("tasks", made_tasks())
+
+    def write_specs(self, kind: str, made: Mapping[str, Mapping[str, Any]]) -> None:
+        for name, content in made.items():
+            text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+            write_atomically(self.folder / kind / f"{name}.yaml", text)
 
     def missing(self, cell: Cell) -> str | None:
         """Returns why a cell cannot be measured here; None: it can."""
-        for model in (cell.target, cell.drafter):
+        named = {made_methods().get(name, {}).get("drafter", {}).get("checkpoint") for name in cell.methods}
+        models = [model for model in MODELS if model in (cell.target, cell.drafter) or model.path in named]
+        for model in models:
             if not (self.models / model.folder).exists():
                 return f"{self.models / model.folder} is missing"
-        if cell.precision == LLAMA_CPP and importlib.util.find_spec("llama_cpp") is None:
+        if any(is_gguf(model.folder) for model in models) and importlib.util.find_spec("llama_cpp") is None:
             return "llama-cpp-python is not installed (pip install 'specbench-lm[gguf]')"
         if cell.needs_trained and self.trained is None:
             return "it needs a trained drafter (--train makes one; --trained FOLDER names it)"
-        if cell.data.folder in ("low_resource", "tatoeba") and self.data is None:
+        if (cell.data.folder in ("low_resource", "tatoeba") or cell.data.is_made) and self.data is None:
             return "it needs --data: there is no bundled sample of these rows"
+        if absent := [name for name in cell.after if not self.has_finished(name)]:
+            return f"it reads the records of {', '.join(absent)}: measure that first"
         return None
 
     def train(self) -> None:
@@ -81,8 +92,8 @@ class Workplace:
         if not self.specbench("train-scdf", training_words(self.threads)):
             raise SystemExit("--train: could not train; the same command goes on")
 
-    def run_folder(self, cell: Cell) -> Path:
-        return self.folder / "cells" / cell.name
+    def run_folder(self, name: str) -> Path:
+        return self.folder / "cells" / name
 
     def words(self, cell: Cell) -> list[str]:
         """Returns the words of the cell's run."""
@@ -92,25 +103,29 @@ class Workplace:
         """Runs the cell, or continues it. Returns whether it is finished."""
         for store in stores(cell):
             self.make_store(store)
+        if cell.data.is_made:
+            self.make_rows(cell.data.folder)
+        if CALIBRATED.keys() & cell.methods:
+            self.write_specs("methods", calibrated([RecordedRun(self.run_folder(name)) for name in cell.after]))
         self.set_aside(cell)
-        if not self.is_finished(cell) and not self.specbench(cell.name, self.words(cell)):
+        if not self.has_finished(cell.name) and not self.specbench(cell.name, self.words(cell)):
             return False
-        report = self.run_folder(cell) / OPTIONAL[0]
+        report = self.run_folder(cell.name) / OPTIONAL[0]
         if cell.fairness and not report.exists():
             found = self.specbench(f"{cell.name}-fairness", fairness_words(cell, self.threads))
             if not found:
                 return False
             write_atomically(report, (self.folder / "logs" / f"{cell.name}-fairness.txt").read_text(encoding="utf-8"))
-        return all((self.run_folder(cell) / name).is_file() for name in FILES)
+        return all((self.run_folder(cell.name) / name).is_file() for name in FILES)
 
-    def is_finished(self, cell: Cell) -> bool:
-        """Whether the cell's run has ended: its rows are written last."""
-        return (self.run_folder(cell) / FILES[-1]).is_file()
+    def has_finished(self, name: str) -> bool:
+        """Whether a cell's run has ended: its rows are written last."""
+        return (self.run_folder(name) / FILES[-1]).is_file()
 
     def set_aside(self, cell: Cell) -> None:
         """Renames the folder of an interrupted run of another version of specbench, which no version continues."""
-        file = self.run_folder(cell) / "run.json"
-        if self.is_finished(cell) or not file.is_file():
+        file = self.run_folder(cell.name) / "run.json"
+        if self.has_finished(cell.name) or not file.is_file():
             return
         begun = json.loads(file.read_text(encoding="utf-8"))["environment"]["commit"]
         if begun == commit(ROOT):
@@ -126,6 +141,14 @@ class Workplace:
         print(shlex.join(["specbench", *words]), flush=True)
         with (self.folder / "logs" / f"{name}.txt").open("w", encoding="utf-8") as log:
             return run_specbench(words, self.folder, self.threads, log).returncode == 0
+
+    def make_rows(self, name: str) -> None:
+        """Writes the rows of a made task into the work folder."""
+        assert self.data is not None
+        folder = self.folder / "rows" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        file, text = MADE_ROWS[name](self.data)
+        write_atomically(folder / file, text)
 
     def make_store(self, name: str) -> None:
         """Builds an n-gram model or a datastore of Qwen's tokens, unless it is there."""
@@ -183,6 +206,34 @@ def low_resource(data: Path | None) -> Iterator[str]:
         yield from file.read_text(encoding="utf-8").splitlines()[first:]
     for line in (folder / "menyo_dev_head200.tsv").read_text(encoding="utf-8").splitlines()[1 + NUM_MEASURED :]:
         yield line.split("\t")[1]
+
+
+def humaneval_behind(data: Path) -> tuple[str, str]:
+    return "HumanEval.jsonl", as_lines(rows(data / "humaneval" / "HumanEval.jsonl.gz")[NUM_MEASURED:])
+
+
+def wmt_behind(data: Path) -> tuple[str, str]:
+    (file,) = (data / "wmt22").glob("*de-en*.json")
+    return file.name, json.dumps(json.loads(file.read_text(encoding="utf-8"))[NUM_MEASURED:], ensure_ascii=False)
+
+
+def first_turns(data: Path) -> tuple[str, str]:
+    """Prompts of one turn, so that answers may be a memory for others, one of each category in turn."""
+    by_category: dict[str, list[dict[str, Any]]] = {name: [] for name in CATEGORIES}
+    for row in rows(data / "spec_bench" / "question.jsonl"):
+        if row["category"] in by_category:
+            by_category[row["category"]].append({**row, "turns": row["turns"][:1], "reference": None})
+    return "question.jsonl", as_lines(row for group in zip(*by_category.values(), strict=False) for row in group)
+
+
+# By folder, the name and the content of the file of rows.
+MADE_ROWS: dict[str, Callable[[Path], tuple[str, str]]] = {
+    "humaneval-behind": humaneval_behind, "wmt22-behind": wmt_behind, "mt-bench-first-turns": first_turns,
+}  # fmt: skip
+
+
+def as_lines(found: Iterable[dict[str, Any]]) -> str:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found)
 
 
 def rows(file: Path) -> list[dict[str, Any]]:

@@ -38,6 +38,7 @@ CONFIG_KEYS = (
 # arXiv:2605.09992).
 NormOutput = Literal["logits", "feedback"]
 NORM_OUTPUT = "norm_output"
+NUM_PROPOSED = 5  # draft tokens that an EAGLE-3 head of speculators proposes by default
 BOOLEANS = ("bias", "norm_before_fc", "fc_norm", "norm_before_residual", "norm_output", "use_sliding_window")
 SWITCHES = {  # by kind of head: key → the tensor that it announces
     "eagle": {"bias": "fc.bias"},
@@ -284,7 +285,8 @@ def eagle_files(head: EagleHead, tensors: Tensors, target: CausalLM) -> tuple[di
     """Returns the configuration and the tensors of a head as EAGLE's and EAGLE-3's authors name them.
 
     One key is written twice: vLLM numbers the inputs of the layers whose hidden states the head reads, and SGLang, in
-    `eagle_config`, their outputs. A P-EAGLE head has the layout of speculators.
+    `eagle_config`, their outputs. Heads of P-EAGLE and of EAGLE-3.1 have the layout of speculators: elsewhere
+    `norm_output` has two meanings.
     """
     layout = head.layout
     config = head.config.to_diff_dict()
@@ -295,8 +297,10 @@ def eagle_files(head: EagleHead, tensors: Tensors, target: CausalLM) -> tuple[di
             "model_type": "llama", "num_hidden_layers": 1 + len(head.layers),
             "vocab_size": len(tensors["embed_tokens.weight"]),
         }  # fmt: skip
-        return parallel_files(head, config, tensors, target)
+        return speculators_files(head, config, tensors, target)
     config |= {"model_type": "llama", "num_hidden_layers": 1, "vocab_size": target.vocab_size}
+    if layout.norm_output:
+        return speculators_files(head, config, tensors, target)
     if layout.generation == 1:
         config |= {"architectures": ["LlamaForCausalLM"], "bias": layout.has_bias}
         return config, {name.replace("midlayer.", "layers.0."): tensor for name, tensor in tensors.items()}
@@ -313,20 +317,24 @@ def eagle_files(head: EagleHead, tensors: Tensors, target: CausalLM) -> tuple[di
     return config, tensors
 
 
-def parallel_files(
-    head: ParallelEagleHead, layer: dict[str, object], tensors: Tensors, target: CausalLM
+def speculators_files(
+    head: EagleHead, layer: dict[str, object], tensors: Tensors, target: CausalLM
 ) -> tuple[dict[str, object], Tensors]:
-    """Returns the configuration and the tensors of a P-EAGLE head as speculators writes them. `layer`: the settings of
-    its decoder layers."""
+    """Returns the configuration and the tensors of a head of EAGLE-3.1 or P-EAGLE as speculators writes them. `layer`:
+    the settings of its decoder layers."""
     layout = head.layout
-    config = {
-        "architectures": ["PEagleSpeculator"], SPECULATORS: "peagle",
-        "speculators_config": speculators_config("peagle", head.num_drafts, target),
-        "transformer_layer_config": layer, "mask_token_id": head.mask_token_id,
+    kind, architecture, num_proposed = "eagle3", "Eagle3Speculator", NUM_PROPOSED
+    own: dict[str, object] = {"embed_requires_grad": False}
+    if isinstance(head, ParallelEagleHead):
+        kind, architecture, num_proposed = "peagle", "PEagleSpeculator", head.num_drafts
+        own = {"mask_token_id": head.mask_token_id, "embed_requires_grad": True}
+    config: dict[str, object] = {
+        "architectures": [architecture], SPECULATORS: kind,
+        "speculators_config": speculators_config(kind, num_proposed, target), "transformer_layer_config": layer,
         "draft_vocab_size": layout.draft_vocab_size if head.d2t is None else len(head.d2t),
         LAYER_IDS: list(layout.hidden_layers), "target_hidden_size": layout.target_width,
         "norm_before_residual": layout.norm_before_residual, "norm_before_fc": layout.norm_before_fc,
-        "fc_norm": layout.norm_per_layer, NORM_OUTPUT: False, "embed_requires_grad": True,
+        "fc_norm": layout.norm_per_layer, NORM_OUTPUT: layout.norm_output, **own,
     }  # fmt: skip
     tensors = {name.replace("midlayer.", "layers.0."): tensor for name, tensor in tensors.items()}
     return config, tensors | ({} if head.d2t is None else draft_tensors(head.d2t, target.vocab_size))

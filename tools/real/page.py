@@ -240,12 +240,12 @@ def cut_notes(found: Measured, cells: Sequence[Cell]) -> Iterator[str]:
         shares = dict.fromkeys(f"{share:.0f}" for share in sorted(100 * share_cut(row) for row in others))
         ends = " to ".join(dict.fromkeys([*shares][:: max(1, len(shares) - 1)]))
         unit = metric_of(ar.quality)
+        score = number(ar.metric(ar.quality), unit.digits, unit.factor)
         yield (
             f"**Scores of {cell.name} mean nothing**: the limit of {cell.data.tokens} new tokens ends "
             f"{share_cut(ar) * ar.n:.0f} of AR's {ar.n} answers ({100 * share_cut(ar):.0f} %; methods: "
-            f"{ends} %), and an answer is scored as far as it goes "
-            f"({score_heading([ar])} of AR: {number(ar.metric(ar.quality), unit.digits, unit.factor)}). Acceptance and speed are of the "
-            "tokens before the cut."
+            f"{ends} %), and an answer is scored as far as it goes ({score_heading([ar])} of AR: {score}). Acceptance "
+            "and speed are of the tokens before the cut."
         )
 
 

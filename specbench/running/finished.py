@@ -22,10 +22,12 @@ from specbench.decoding.build import make_rule
 from specbench.decoding.decoder import Decoder, DraftingDecoder
 from specbench.decoding.drafters import NoDrafter
 from specbench.decoding.sampling import Sampling
+from specbench.models.gguf.engine import ENGINE
 from specbench.models.gguf.files import is_gguf
 from specbench.models.heads import HEADS, published_head
 from specbench.models.heads.checkpoints import head_revision
 from specbench.models.loading import choose_device, load_model
+from specbench.models.machine import LLAMA_CPP
 from specbench.records.folder import PRODUCTS, RunFolder, folder_names
 from specbench.results.rows import MEASUREMENTS_FILE, Measurement, read_measurements
 from specbench.running.dry_run import MADE_WITHOUT_WEIGHTS
@@ -72,7 +74,11 @@ class ModelsOfFolder(LoadedModels):
 
     def environment(self) -> dict[str, Any]:
         known = self.identity_of_run["environment"]
-        return {"device": self.device, **{name: known[name] for name in ("dtype", "attention", "engine")}}
+        engines = (known["engine"], *self.identity_of_run.get("engines", {}).values())
+        return {
+            "device": self.device, **{name: known[name] for name in ("dtype", "attention", "engine")},
+            "packages": (LLAMA_CPP,) if any(ENGINE in engine for engine in engines) else (),
+        }  # fmt: skip
 
     def identity(self) -> dict[str, object]:
         width = self.identity_of_run.get("pass_width")
@@ -134,7 +140,8 @@ def _plan(folder: Path, request: Request, console: Console) -> Plan | None:
         names = [spec.target, *(name for part in parts if (name := spec.drafter_of(part)) is not None)]
         if (
             spec.device_map != "none"
-            or any(name.startswith(OBJECT) or is_gguf(name) for name in names)
+            or any(name.startswith(OBJECT) for name in names)
+            or len({is_gguf(name) for name in names}) > 1  # whether two formats hold the same weights is compared
             or any(part.decoder is not None or part.drafter.type not in WITHOUT_WEIGHTS | OF_HEADS for part in parts)
             or any(part.drafter.type in OF_HEADS for method in spec.methods if method.routes for part in method.parts)
         ):

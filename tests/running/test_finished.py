@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from specbench.models.gguf.engine import LlamaNetwork
 from specbench.models.loading import model_source
+from tests.support.gguf_files import embedded, needs_llama_cpp
 
 Specbench = Callable[..., tuple[int, str, str]]
 WORDS = ("run", "--task", "mgsm", "--subset", "en", "--limit", "2", "--data", "sample", "--threads", "1",
@@ -22,7 +24,7 @@ def refuse_weights(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError(LOADED)
 
-    readers = ("loading.load_network", "heads.checkpoints.read_tensors")
+    readers = ("loading.load_network", "gguf.loading.load_dequantized", "heads.checkpoints.read_tensors")
 
     def patch() -> None:
         for reader in readers:
@@ -72,6 +74,40 @@ def test_a_finished_run_of_heads_loads_neither_target_nor_heads(
     weights.write_bytes(bytes(changed))
     code, _, err = specbench(*common)
     assert code == 2 and LOADED in err, "other heads"
+
+
+@pytest.mark.parametrize("engine", ["eager", "llama.cpp"])
+def test_a_finished_run_of_gguf_files_loads_neither(
+    engine: str, specbench: Specbench, tmp_path: Path, refuse_weights: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    if engine == "llama.cpp":
+        needs_llama_cpp()
+    target, drafter = tmp_path / "target.gguf", tmp_path / "drafter.gguf"
+    for file in (target, drafter):
+        shutil.copy(embedded(file.stem), file)
+    common = (*WORDS, "--limit", "1", "--method", "sd", "--output", "here", "--target", str(target), "--drafter",
+              str(drafter), "--engine", engine)  # fmt: skip
+    code, first, err = specbench(*common)
+    assert code == 0, err
+    rows = (tmp_path / "here" / "leaderboard.json").read_bytes()
+    refuse_weights()
+    if engine == "llama.cpp":
+        opened = LlamaNetwork.__init__
+
+        def open_vocabulary(network: LlamaNetwork, *words: object, only_vocabulary: bool = False) -> None:
+            assert only_vocabulary, LOADED
+            opened(network, *words, only_vocabulary=True)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(LlamaNetwork, "__init__", open_vocabulary)
+    code, again, err = specbench(*common)
+    assert code == 0 and again == first, err
+    assert (tmp_path / "here" / "leaderboard.json").read_bytes() == rows
+    content = bytearray(drafter.read_bytes())
+    content[-1] ^= 1
+    drafter.write_bytes(bytes(content))
+    with pytest.raises(AssertionError, match=LOADED):  # another drafter
+        specbench(*common)
 
 
 def test_what_is_missing_or_changed_loads_the_models(

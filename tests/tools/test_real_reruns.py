@@ -4,7 +4,6 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -148,9 +147,9 @@ def test_the_board_of_real_models_is_a_bundle(key: Path, tmp_path: Path) -> None
     assert {cell.name for cell in CELLS if board.archive(cell).is_file()} < runs
     rows = load(COMMITTED.board)
     levels = levels_of(rows, [bundle], key.with_name("allowed"))
-    found_levels: dict[Any, Any] = {row.names: level_of(row, levels) for row in rows}
-    assert all(each.name == "recomputed" and each.signed_by == ("board@example.org",) for each in found_levels.values())
-    again = {names[2] for names, each in found_levels.items() if each.rerun is not None and names[0] == "gsm8k"}
-    assert again == {"ar", *CHAINS.methods}
-    assert all(each.rerun.agrees for each in found_levels.values() if each.rerun is not None)
-    assert {names[0] for names, each in found_levels.items() if each.rerun is not None} == {"gsm8k"}
+    found_levels = [(row, level_of(row, levels)) for row in rows]
+    assert all(each.name == "recomputed" and each.signed_by == ("board@example.org",) for _, each in found_levels)
+    again = [(row, each.rerun) for row, each in found_levels if each.rerun is not None]
+    assert {row.method_name for row, _ in again} == {"ar", *CHAINS.methods}
+    assert {(row.task_name, row.dtype) for row, _ in again} == {("gsm8k", "bfloat16")}
+    assert all(rerun.agrees for _, rerun in again)

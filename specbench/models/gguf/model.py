@@ -38,7 +38,7 @@ class GgufLM(CausalLM):
         )  # fmt: skip
         self.header = header
         self.quantization = "none"
-        self.device = torch.device("cpu")
+        self.device, self.passes = torch.device("cpu"), PassLog(Clock(torch.device("cpu")))
 
     @property
     def model(self) -> NoReturn:

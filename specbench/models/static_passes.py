@@ -41,7 +41,7 @@ from specbench.models.scoring import PACKED, VERBS, Draft, Kind, Output, PassSha
 from specbench.specs.components import StaticEngine
 
 NUM_READ_BEFORE = 8  # cached tokens when a pass is compared with the eager ones
-NUM_ROUNDED = 2  # eager passes that round at random
+NUM_ROUNDED = 4  # eager passes that round at random
 NUM_MOVED = 16  # tokens of an accepted path that are moved at once; a shorter path is padded
 
 

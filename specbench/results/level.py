@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from specbench.results.row import Row, digest_of
+from specbench.results.row import Row
 
 Name = Literal["stated", "recomputed"]
 
@@ -61,4 +61,4 @@ Levels = Mapping[str, Level]  # by the digest of a row's content, so that an edi
 
 def level_of(row: Row, levels: Levels) -> Level:
     """Returns the level of a row: stated, unless it was found in a bundle."""
-    return levels.get(digest_of(row.model_dump(mode="json")), STATED) if levels else STATED
+    return levels.get(row.content_digest, STATED) if levels else STATED

@@ -430,6 +430,11 @@ class Row(FilePart):
         return has_speedup and self.num_timed < SMALL_SAMPLE and not self.level
 
     @property
+    def content_digest(self) -> str:
+        """See `digest_of`."""
+        return digest_of(self.model_dump(mode="json"))
+
+    @property
     def names(self) -> tuple[str, str, str]:
         return self.task_name, self.subset, self.method_name
 

@@ -33,6 +33,12 @@ def refuse_weights(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return patch
 
 
+def change_last_byte(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(bytes(content))
+
+
 @pytest.mark.parametrize("output", [("--output", "here"), ()])
 @pytest.mark.parametrize("method", ["sd,pld"])
 def test_rows_are_made_again_without_the_models(
@@ -68,10 +74,7 @@ def test_a_finished_run_of_heads_loads_neither_target_nor_heads(
     code, again, err = specbench(*common)
     assert code == 0 and again == first, err
     assert (tmp_path / "here" / "leaderboard.json").read_bytes() == rows
-    weights = next(heads.glob("*.safetensors"))
-    changed = bytearray(weights.read_bytes())
-    changed[-1] ^= 1
-    weights.write_bytes(bytes(changed))
+    change_last_byte(next(heads.glob("*.safetensors")))
     code, _, err = specbench(*common)
     assert code == 2 and LOADED in err, "other heads"
 
@@ -103,9 +106,7 @@ def test_a_finished_run_of_gguf_files_loads_neither(
     code, again, err = specbench(*common)
     assert code == 0 and again == first, err
     assert (tmp_path / "here" / "leaderboard.json").read_bytes() == rows
-    content = bytearray(drafter.read_bytes())
-    content[-1] ^= 1
-    drafter.write_bytes(bytes(content))
+    change_last_byte(drafter)
     with pytest.raises(AssertionError, match=LOADED):  # another drafter
         specbench(*common)
 
@@ -137,9 +138,6 @@ def test_what_is_missing_or_changed_loads_the_models(
         assert code == 2 and LOADED in err, (name, err)
         (folder / name).write_text(kept[name])
     assert specbench(*common)[0] == 0
-    weights = next(target.glob("*.safetensors"))
-    changed = bytearray(weights.read_bytes())
-    changed[-1] ^= 1
-    weights.write_bytes(bytes(changed))
+    change_last_byte(next(target.glob("*.safetensors")))
     code, _, err = specbench(*common)
     assert code == 2 and LOADED in err, "another checkpoint"

@@ -59,6 +59,12 @@ class CheckedSubmission:
         return "\n".join(lines).replace("@", "@\u200b")
 
 
+def signers_of(folder: Path) -> Path | None:
+    """Returns the file of the keys that a board knows; None if it has none."""
+    path = folder / SIGNERS
+    return path if path.is_file() else None
+
+
 def check_submission(folder: Path, base: str | None = None) -> CheckedSubmission:
     """Checks what a folder adds to a board. `base`: a folder or a git revision of the board without it; None: all
     bundles of the folder are checked. The board's own rules are those of the base. Raises ConfigError for a folder that
@@ -78,7 +84,7 @@ def check_submission(folder: Path, base: str | None = None) -> CheckedSubmission
         problems += too_much
         runs = stored_runs(stored)
         # 1. Every bundle alone: what it claims, then what the board accepts, then whether it is somebody's already.
-        signers = board_folder / SIGNERS if (board_folder / SIGNERS).is_file() else None
+        signers = signers_of(board_folder)
         bundles: list[CheckedBundle] = []
         added: list[StoredRun] = []
         for path in new:

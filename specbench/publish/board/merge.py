@@ -14,7 +14,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.files import replacing, write_atomically, writing
 from specbench.core.table import Column, Table, escaped_markdown
 from specbench.publish.board.changes import BUNDLES, bundle_files
-from specbench.publish.board.check import SIGNERS, copies
+from specbench.publish.board.check import copies, signers_of
 from specbench.publish.board.rules import RULES_FILE, rules_text
 from specbench.publish.board.spec import FILE, BoardSpec, read_board
 from specbench.publish.board.stored import NAME_DIGITS, StoredRun, placed, stored_run
@@ -26,7 +26,7 @@ from specbench.results.conditions import conditions_that_differ, shared_values
 from specbench.results.leaderboard import write
 from specbench.results.level import Level, Levels
 from specbench.results.metric_format import NULL, without_digest
-from specbench.results.row import Row, digest_of
+from specbench.results.row import Row
 from specbench.results.runs import RecordedRuns, rows_of_subsets
 
 LEADERBOARDS = "leaderboards"
@@ -44,7 +44,7 @@ class BoardRow:
 
     @property
     def digest(self) -> str:
-        return digest_of(self.row.model_dump(mode="json"))
+        return self.row.content_digest
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,8 @@ def merge_board(folder: Path) -> Merged:
     """Writes the files of a board from its bundles, and nothing if one of them has a problem. Raises ConfigError with
     the first problem, and the others beside it."""
     board = read_board(folder)
-    signers = folder / SIGNERS if (folder / SIGNERS).is_file() else None
     with ExitStack() as stack:
-        bundles = stack.enter_context(verified(bundle_files(folder), signers))
+        bundles = stack.enter_context(verified(bundle_files(folder), signers_of(folder)))
         problems: list[str] = []
         known: list[StoredRun] = []
         for each in bundles:
@@ -180,7 +179,7 @@ def _page(
     runs = RecordedRuns()
     for file, of_file in files.items():
         whole = rows_of_subsets(of_file, [])
-        sides = {digest_of(row.model_dump(mode="json"))[:NAME_DIGITS]: runs.with_records(row, file) for row in whole}
+        sides = {row.content_digest[:NAME_DIGITS]: runs.with_records(row, file) for row in whole}
         parts += [f"## {escaped_markdown(of_file[0].device)}"]
         parts += [each.markdown() for each in ranking_tables(sides, DEFAULT_METRIC, levels)]
     if rows:

@@ -19,7 +19,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.files import write_output, writing
 from specbench.core.table import Table
 from specbench.publish.board.changes import BUNDLES, ENDING, NAME
-from specbench.publish.board.check import SIGNERS
+from specbench.publish.board.check import signers_of
 from specbench.publish.board.merge import LEADERBOARDS
 from specbench.publish.board.spec import read_board
 from specbench.publish.board.stored import NAME_DIGITS
@@ -38,7 +38,7 @@ from specbench.publish.bundle.verify import CheckedBundle, verified, verify
 from specbench.publish.hub.forms import dumped
 from specbench.records.folder import FILE as SPECS
 from specbench.results.leaderboard import load
-from specbench.results.row import ALL, Row, digest_of
+from specbench.results.row import ALL, Row
 from specbench.results.runs import RecordedRun
 from specbench.specs.catalogue import load_method, load_task, versioned_name, with_overrides
 from specbench.specs.components import build
@@ -67,7 +67,7 @@ def find_row(folder: Path, name: str) -> FoundRow:
     """Returns the row of a board whose digest begins with a name. Raises ConfigError if none or several do."""
     read_board(folder)
     files = sorted((folder / LEADERBOARDS).glob("*.json"))
-    rows = {digest_of(row.model_dump(mode="json")): row for file in files for row in load(file)}
+    rows = {row.content_digest: row for file in files for row in load(file)}
     found = [digest for digest in rows if name and digest.startswith(name.lower())]
     if len(found) != 1:
         told = "no row" if not found else f"{len(found)} rows"
@@ -91,8 +91,7 @@ def opened(
 ) -> Iterator[tuple[MeasuredRow, list[CheckedBundle]]]:
     """Yields a row with its run, and all bundles: that of the row first. Raises ConfigError if a bundle has a problem
     or lacks the row."""
-    signers = folder / SIGNERS if (folder / SIGNERS).is_file() else None
-    with verified([found.bundle, *others], signers) as bundles:
+    with verified([found.bundle, *others], signers_of(folder)) as bundles:
         for bundle in bundles:
             for problem in bundle.all_problems():
                 raise ConfigError(f"{bundle.file}: {problem}")

@@ -16,7 +16,7 @@ from specbench.publish.bundle.agreement import COPIED
 from specbench.publish.bundle.archive import unpack
 from specbench.records.records import MAX_LINE
 from specbench.results.leaderboard import ROWS, load
-from specbench.results.row import Row, digest_of
+from specbench.results.row import Row
 
 RECORDS = "records.jsonl"
 
@@ -104,7 +104,7 @@ def placed(row: Row, bundle: str, run: str) -> Row:
 
 def row_name(row: Row, bundle: str, run: str) -> str:
     """Returns the first 8 hex digits of the digest of a board's row, by which commands name it."""
-    return digest_of(placed(row, bundle, run).model_dump(mode="json"))[:NAME_DIGITS]
+    return placed(row, bundle, run).content_digest[:NAME_DIGITS]
 
 
 NAME_DIGITS = 8

@@ -26,7 +26,7 @@ from specbench.records.generation import Key, Record
 from specbench.results.leaderboard import ROWS, read
 from specbench.results.leaderboard_files import MAX_FIELDS, compare_with_run, mismatch_text
 from specbench.results.level import STATED, Level, Levels
-from specbench.results.row import LATER_METRICS, Row, digest_of
+from specbench.results.row import LATER_METRICS, Row
 from specbench.results.runs import RecordedRun
 
 CONTENT = "what depends on the content of answers (texts are left out)"
@@ -265,7 +265,7 @@ def levels_of(rows: Sequence[Row], files: Sequence[Path], allowed_signers: Path 
                     for row in by_key.get((bundled.row.key, bundled.row.created), ()):
                         scrubbed = Row.model_validate(scrub.value(row.model_dump(mode="json")) | {"run": None})
                         checked = _checked_row(scrubbed, run.run, run.run.path, run.has_texts)
-                        digest = digest_of(row.model_dump(mode="json"))
+                        digest = row.content_digest
                         found[digest] = _joined(found.get(digest), verification.level_of(bundle, checked))
     return found
 

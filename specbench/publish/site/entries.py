@@ -22,7 +22,7 @@ from specbench.results.leaderboard import load
 from specbench.results.level import STATED, Level, Levels, level_of
 from specbench.results.metric_format import NULL, interval, metric_of, number, speed
 from specbench.results.paired import RowWithRecords
-from specbench.results.row import ALL, Row, digest_of
+from specbench.results.row import ALL, Row
 from specbench.results.runs import RecordedRun, RecordedRuns, rows_of_subsets, run_folder_of
 from specbench.statistics.bootstrap import Estimate
 
@@ -150,7 +150,7 @@ def read_entries(files: Sequence[Path], levels: Levels | None = None) -> Entries
         order = rank_rows(group, DEFAULT_METRIC)
         labels = distinct_names([each.row for each in order])
         for each in order:
-            digest = digest_of(each.row.model_dump(mode="json"))
+            digest = each.row.content_digest
             folder = folders[id(each.row)] if each.side.records else None
             found.append(SiteRow(
                 digest, each.side, key, len(group), each, labels[each.row.key], id(each.row) in whole,

@@ -11,6 +11,7 @@ from specbench.publish.bundle.signature import sign
 from specbench.publish.bundle.verify import levels_of, verified, verify
 from specbench.results.leaderboard import load
 from specbench.results.level import level_of
+from tests.support.board_repositories import git
 from tests.support.bundles import independent_runs
 from tools.commands import ROOT
 from tools.real.archive import pack
@@ -29,11 +30,6 @@ from tools.real.reruns import (
 COMMITTED = Archives(ROOT / "leaderboards" / "real.json")
 CHAINS = CELLS[0]
 needs_ssh = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs ssh-keygen")
-
-
-def git(folder: Path, *words: str) -> None:
-    subprocess.run(["git", "-C", str(folder), "-c", "user.name=A", "-c", "user.email=a@b", *words], check=True,
-                   capture_output=True)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

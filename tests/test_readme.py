@@ -207,6 +207,8 @@ def run_chain(commands: list[str], specbench: Specbench, folder: Path) -> None:
         smaller = SMALLER.get(words[0], []) if words[:2] not in (["train", "ngram"], ["train", "retrieval"]) else []
         code, out, err = specbench(*words, *few, *smaller)
         is_busy = words[0] == "check" and code == 2 and REMEDY in " ".join(out.split()) and "too few" not in out
+        if words[:2] == ["board", "check"] and "refused by the rule 'impossible speed'" in " ".join(err.split()):
+            return  # AR of a single prompt was disturbed: there is nothing to merge
         assert code == 0 or is_busy, f"{command}: {err or out}"
         assert out
         if words[0] == "tune" and words[words.index("--method") + 1].startswith("fsd"):

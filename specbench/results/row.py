@@ -74,7 +74,7 @@ LATER_METRICS = {
         *(f"{name}_p{share}_seconds" for name in ("ttft", "tpot", "itl", "e2e") for share in (90, 95)),
     }),
 }  # fmt: skip
-LATER_WARNINGS = frozenset({"cheap_passes", "uneven_drafts"})
+LATER_WARNINGS = frozenset({"cheap_passes", "uneven_drafts", "ends_at_once"})
 # The outcome of a measurement; all other fields identify what was measured.
 RESULT_FIELDS = frozenset(
     {
@@ -256,7 +256,7 @@ class RowWarning(FilePart):
 
     code: Literal[
         "wide_interval", "few_prompts", "ar_drift", "not_steady", "implausible", "trained_on_test",
-        "misread_head", "loops", "cheap_passes", "uneven_drafts",
+        "misread_head", "loops", "ends_at_once", "cheap_passes", "uneven_drafts",
         # of servers
         "baseline_unchecked", "drafts_nothing", "caches_unknown", "memory_not_stated", "settings_differ", "learns",
         "slow_client", "read_late", "answers_differ", "few_turns", "tokenizer_unchecked", "idle_unchecked",

@@ -102,6 +102,7 @@ def warnings_of(
         "so it may know them better than others: measure prompts that it was not trained on, or train it on others",
         "misread_head": misread_head(row, own),
         "loops": loops(row),
+        "ends_at_once": ends_at_once(row, own, baseline),
         "cheap_passes": cheap_passes(row, own, baseline),
         "uneven_drafts": uneven_drafts(row, own, baseline),
         **(served_warnings(row, own, baseline, identity) if identity and row.served and not row.is_baseline else {}),
@@ -239,6 +240,20 @@ def in_words_of(row: Row, warnings: Sequence[RowWarning]) -> tuple[RowWarning, .
         return warning.model_copy(update={"text": known})
 
     return tuple(map(earlier, warnings))
+
+
+def ends_at_once(row: Row, own: Sequence[Answer], baseline: Sequence[Answer]) -> str | None:
+    """Warns if most answers of a method or of AR end with their first token. A base model may begin with a stop string
+    where a chat model would answer."""
+    nums = [sum(a.num_new_tokens <= 1 and a.finish != "length" for a in side) for side in (own, baseline)]
+    if not any(2 * num > len(side) for num, side in zip(nums, (own, baseline), strict=True)):
+        return None
+    of_baseline = "" if row.is_baseline else f" and {nums[1]} of ar's"
+    return (
+        f"{nums[0]} of its {counted(len(own), 'answer')}{of_baseline} end with their first token, a stop string or an "
+        "end token, so only the others tell its speed: see the prompts with `specbench sample`, and change the "
+        "template (--chat), or the stop strings (--set generation.stop=[])"
+    )
 
 
 NEARLY = 0.95  # v without an interval, from which on it may be 1

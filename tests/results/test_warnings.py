@@ -27,7 +27,7 @@ from specbench.results.row import Row, RowWarmUp, RowWarning
 from specbench.results.runs import RecordedRun, RecordedRuns
 from specbench.results.warnings import WIDE, warm_up_of, warnings_of
 from specbench.statistics.bootstrap import Estimate
-from tests.support.records import generation, record
+from tests.support.records import autoregressive, generation, record
 from tests.support.rows import row
 
 SOUND = Estimate(value=1.5, low=1.45, high=1.55)
@@ -88,6 +88,23 @@ def test_loops_of_another_method_alone_are_told_as_its_own() -> None:
     kept = with_text("0% of its answers and 0% of ar's repeat themselves in loops")
     for each, differ in ((now, []), (kept, []), (with_text("1% of its answers repeat themselves"), ["warnings"])):
         assert [found.field for found in compare_with_run(each, run, Path("board.json"))[0]] == differ
+
+
+def test_answers_that_mostly_end_with_their_first_token_are_told() -> None:
+    def answers(*nums: int, finish: str = "stop") -> list[Answer]:
+        return [answer(autoregressive(num, finish=finish)) for num in nums]
+
+    def found(own: list[Answer], baseline: list[Answer], method: str = "sd") -> list[str]:
+        made = measured().model_copy(update={"method": f"{method}@1:0"})
+        return [each.text for each in warnings_of(made, own, baseline) if each.code == "ends_at_once"]
+
+    long, short = answers(9, 9, 9, 1), answers(1, 1, 9, 1)
+    (text,) = found(short, long)
+    assert text.startswith("3 of its 4 answers and 1 of ar's end with their first token, a stop string or an end token")
+    assert found(long, short) and not found(long, long) and not found([], [])
+    (text,) = found(short, short, "ar")
+    assert text.startswith("3 of its 4 answers end with")
+    assert not found(answers(1, 1, finish="length"), long), "a choice of one token was asked for"
 
 
 def test_a_wide_interval_says_how_many_prompts_it_takes() -> None:

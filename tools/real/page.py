@@ -95,7 +95,8 @@ VOCABULARY = """
 ## SmolLM2 and Gemma: other vocabularies
 
 The two models have different tokenizers, and are of about the same size, so that no method can be fast: one draft token
-costs {costs}. The tables show what is accepted.
+costs {costs}. The tables show what is accepted. A translation ends at a line break, with which Gemma, a base model,
+begins: its translations are measured without that stop.
 """
 FAIRNESS = """
 ## Languages

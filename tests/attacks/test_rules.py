@@ -204,6 +204,10 @@ def runs_on(folder: Path) -> None:
     differing(folder, 6)
 
 
+def ends_at_once(folder: Path) -> None:
+    each_record(folder, lambda _, record: [write(each, [3]) for each in record["methods"].values()])
+
+
 def slow_baseline(folder: Path) -> None:
     def edit(_: int, record: dict[str, Any]) -> None:
         record["methods"]["ar"]["decode_seconds"] *= 50
@@ -270,6 +274,7 @@ MISLEADING: dict[str, tuple[Edit, str, str, str]] = {
     "answers beyond the limit": (answers_beyond_the_limit, "limits of length", "refused", "80 tokens instead of 6"),
     "answers that end early": (ends_early, "lengths of answers", "refused", "nobody scored them"),
     "answers that run on": (runs_on, "lengths of answers", "marked", "run on"),
+    "answers that end at once": (ends_at_once, "lengths of answers", "marked", "6 of its 6 answers and 6 of ar's"),
     "a speed-up that τ does not allow": (slow_baseline, "impossible speed", "refused", "is not possible with"),
     "a baseline slowed throughout": (slow_passes_of_baseline, "impossible speed", "refused", "is not possible with"),
     "a prescribed acceptance rate": (prescribed, "no drafter", "marked", "α is prescribed (0.9)"),

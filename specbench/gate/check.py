@@ -33,7 +33,7 @@ from specbench.gate.report import (
 )
 from specbench.gate.speed import SpeedControl, judge_all, length_ratio, ratio_of_speeds, speed_ratios
 from specbench.models.near_ties import TokenDifference
-from specbench.records.records import Key, keys_of
+from specbench.records.records import RECORDS, Key, keys_of
 from specbench.report.captions import marked_warnings
 from specbench.results.conditions import BASELINE, IGNORABLE, RowPair, pair_rows
 from specbench.results.metric_format import names_by_text
@@ -109,7 +109,7 @@ def check(
 
 
 def has_same_records(first: RecordedRun, second: RecordedRun) -> bool:
-    return filecmp.cmp(first.path / "records.jsonl", second.path / "records.jsonl", shallow=False)
+    return filecmp.cmp(first.path / RECORDS, second.path / RECORDS, shallow=False)
 
 
 def _names(rows: Iterable[Row]) -> str:

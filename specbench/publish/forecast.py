@@ -19,7 +19,7 @@ from specbench.models.gguf.files import is_gguf
 from specbench.models.loading import is_local
 from specbench.publish.suite_runs import SuiteRun
 from specbench.records.generation import Decoder, Record
-from specbench.records.records import MAX_LINE
+from specbench.records.records import MAX_LINE, RECORDS
 from specbench.results.metric_format import NULL, names_by_text
 from specbench.running.plan import load_requested, without_calibration
 from specbench.running.request import run_spec
@@ -28,7 +28,7 @@ from specbench.specs.catalogue import load_method
 
 def records_in(folder: Path) -> Iterator[Record]:
     """Yields the records of a run's folder, without broken ones, which are reported when the run is resumed."""
-    path = folder / "records.jsonl"
+    path = folder / RECORDS
     decoder = Decoder(Record)
     if not path.is_file():
         return

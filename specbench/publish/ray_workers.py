@@ -24,7 +24,7 @@ from specbench.publish.workers import (
     WorkerReady,
     WorkerSettings,
 )
-from specbench.records.records import RecordFile
+from specbench.records.records import RECORDS, RecordFile
 
 Files = dict[str, bytes]
 RUN_FILES = ("run.json", "specs.json", "measurements.json", "leaderboard.json", "environment.json")
@@ -66,7 +66,7 @@ class ActorHost:
 
 def files_of(folder: Path, with_records: bool = False) -> Files:
     """Returns the files of a run by name. `with_records`: includes the records."""
-    names = (*RUN_FILES, *(["records.jsonl"] if with_records else []))
+    names = (*RUN_FILES, *([RECORDS] if with_records else []))
     return {name: (folder / name).read_bytes() for name in names if (folder / name).is_file()}
 
 
@@ -102,7 +102,7 @@ class RayWorker:
 
     def events(self, job: RunJob) -> Iterator[Event]:
         """Sends a job with its records, and writes every new record that arrives. Yields the events."""
-        records = RecordFile(job.folder / "records.jsonl")
+        records = RecordFile(job.folder / RECORDS)
         known = {record.key for record in records.read()}
         try:
             measure = self.actor.measure.options(num_returns="streaming")

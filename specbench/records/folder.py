@@ -13,7 +13,7 @@ from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.files import ResumableFolder, changed_settings, write_atomically, write_identity, writing
 from specbench.core.values import json_digest
-from specbench.records.records import RecordFile
+from specbench.records.records import RECORDS, RecordFile
 from specbench.records.store import RecordStore
 from specbench.specs.catalogue import method_meaning, subset_meaning, versioned_name_of_dump
 from specbench.specs.components import RECORDED, build
@@ -42,7 +42,7 @@ class RunFolder(ResumableFolder):
         self.spec = spec
         self.named_by_digest = named_by_digest
         self.identity = json.loads(json.dumps(identity))
-        self.records = RecordFile(path / "records.jsonl")
+        self.records = RecordFile(path / RECORDS)
         self.leaderboard = path / "leaderboard.json"
 
     @contextmanager

@@ -13,6 +13,7 @@ from specbench.records.generation import Generation as Generation
 from specbench.records.generation import Key as Key
 from specbench.records.generation import Record as Record
 
+RECORDS = "records.jsonl"  # the file of a run's records
 MAX_LINE = 2 * bounded.MAX_BYTES  # characters; enough for ten methods with 32,000 tokens each
 Line = TypeVar("Line")
 

@@ -16,7 +16,7 @@ from specbench.decoding.sampling import Sampling
 from specbench.models.gguf.files import is_gguf
 from specbench.models.heads.checkpoints import weights_of
 from specbench.models.loading import is_local, load_model, model_source
-from specbench.records.records import Record, RecordFile
+from specbench.records.records import RECORDS, Record, RecordFile
 from specbench.results.metric_format import NULL
 from specbench.running.models import LoadedModels, load_models
 from specbench.running.plan import SubsetRun, load_requested, make_subset_runs, without_calibration
@@ -40,7 +40,7 @@ def dry_run(request: Request, console: Console) -> Table:
         spec = spec.model_copy(update={"methods": tuple(each for each in spec.methods if each.name not in left_out)})
     alone = spec.model_copy(update={"methods": spec.methods[:1]})
     runs = make_subset_runs(alone, models, loaded, fitting=spec.methods)
-    done = [] if request.output is None else list(RecordFile(request.output / "records.jsonl").stream())
+    done = [] if request.output is None else list(RecordFile(request.output / RECORDS).stream())
     rows = [line_of(run, spec.repeats, done) for run in runs]
     target, drafters = models.target, dict.fromkeys(model.name for model in models.drafters.values())
     num_trials = sum(num_of(run) for run in runs) * spec.repeats

@@ -22,17 +22,15 @@ from specbench.decoding.build import make_rule
 from specbench.decoding.decoder import Decoder, DraftingDecoder
 from specbench.decoding.drafters import NoDrafter
 from specbench.decoding.sampling import Sampling
-from specbench.models.gguf.engine import ENGINE
 from specbench.models.gguf.files import is_gguf
 from specbench.models.heads import HEADS, published_head
 from specbench.models.heads.checkpoints import head_revision
 from specbench.models.loading import choose_device, load_model
-from specbench.models.machine import LLAMA_CPP
 from specbench.records.folder import PRODUCTS, RunFolder, folder_names
 from specbench.results.rows import MEASUREMENTS_FILE, Measurement, read_measurements
 from specbench.running.dry_run import MADE_WITHOUT_WEIGHTS
 from specbench.running.measure import check_recorded
-from specbench.running.models import LoadedModels, load_models
+from specbench.running.models import LoadedModels, computing_packages, load_models
 from specbench.running.plan import Plan, make_plan
 from specbench.running.request import ALL, HEAD_DRAFTERS, Request, resolve
 from specbench.specs.components import RowEngine
@@ -77,7 +75,7 @@ class ModelsOfFolder(LoadedModels):
         engines = (known["engine"], *self.identity_of_run.get("engines", {}).values())
         return {
             "device": self.device, **{name: known[name] for name in ("dtype", "attention", "engine")},
-            "packages": (LLAMA_CPP,) if any(ENGINE in engine for engine in engines) else (),
+            "packages": computing_packages(engines),
         }  # fmt: skip
 
     def identity(self) -> dict[str, object]:

@@ -59,9 +59,10 @@ class LoadedModels:
         """Returns the device, the dtype, the attention and the engine of the target's passes, and the further packages
         that compute passes."""
         target = self.target
+        engines = [model.engine for model in (target, *self.drafters.values())]
         return {
             "device": target.placement, "dtype": target.precision, "attention": target.attention,
-            "engine": target.engine, "packages": computing_packages([target, *self.drafters.values()]),
+            "engine": target.engine, "packages": computing_packages(engines),
         }  # fmt: skip
 
     def identity(self) -> dict[str, object]:
@@ -218,9 +219,9 @@ def engine_for(engine: EngineName, methods: Sequence[MethodSpec], target: str) -
     return "eager" if has_own and not is_gguf(target) else engine
 
 
-def computing_packages(models: Iterable[CausalLM]) -> tuple[str, ...]:
-    """Returns the packages other than torch that compute passes of models."""
-    return (LLAMA_CPP,) if any(model.engine == "llama.cpp" for model in models) else ()
+def computing_packages(engines: Iterable[str]) -> tuple[str, ...]:
+    """Returns the packages other than torch that compute passes of engines, such as "llama.cpp target"."""
+    return (LLAMA_CPP,) if any("llama.cpp" in engine for engine in engines) else ()
 
 
 def gguf_options(spec: RunSpec | RunOptions, name: str, tokenizer: str | None = None) -> dict[str, Any]:

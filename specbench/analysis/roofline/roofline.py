@@ -574,7 +574,7 @@ def roofline_of(
         for model, work in zip(models, works, strict=True)
     ]  # fmt: skip
     engine = engine_of(target, [drafter])
-    packages = computing_packages(models)
+    packages = computing_packages(model.engine for model in models)
     known = environment(str(target.device), target.precision, target.attention, engine, packages)
     machine = Machine(**known, pass_width=target.pass_width)
     report = make_report(subjects[0], subjects[1], timings, context, environment=machine, seed=seed)

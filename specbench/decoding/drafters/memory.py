@@ -23,10 +23,9 @@ from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair, ids_digest
 from specbench.models.corpus_models import Datastore
 from specbench.models.scoring import Output
-from specbench.records.records import RecordFile
+from specbench.records.records import RECORDS, RecordFile
 
 BASELINE = "ar"
-RECORDS = "records.jsonl"
 MEMORY = (
     "What is searched besides the answer so far. none: nothing; prompt: its prompt; run: its prompt and all earlier "
     "answers of a task's subset, so that a prompt's speed depends on the prompts before it; a run's folder: its prompt "

@@ -14,11 +14,9 @@ from specbench.core.values import WHOLE, file_digest
 from specbench.publish.board.changes import BUNDLES
 from specbench.publish.bundle.agreement import COPIED
 from specbench.publish.bundle.archive import unpack
-from specbench.records.records import MAX_LINE
+from specbench.records.records import MAX_LINE, RECORDS
 from specbench.results.leaderboard import ROWS, load
 from specbench.results.row import Row
-
-RECORDS = "records.jsonl"
 
 
 class _Times(msgspec.Struct):

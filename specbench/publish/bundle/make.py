@@ -17,7 +17,7 @@ from specbench.publish.bundle.scrub import Scrubber
 from specbench.publish.bundle.texts import window_without_texts, without_texts
 from specbench.records.folder import ENVIRONMENT, read_environments
 from specbench.records.folder import FILE as SPECS
-from specbench.records.records import MAX_LINE
+from specbench.records.records import MAX_LINE, RECORDS
 from specbench.records.windows import LOAD_RECORDS
 from specbench.results.leaderboard import ROWS
 from specbench.results.row import DIGEST, with_digest
@@ -25,7 +25,6 @@ from specbench.results.runs import RecordedRun, finished_run
 from specbench.specs.catalogue import versioned_name
 from specbench.tasks.judge import JUDGEMENTS_FILE
 
-RECORDS = "records.jsonl"
 NEEDED = ("run.json", SPECS, "measurements.json", RECORDS, ROWS)
 OPTIONAL = (ENVIRONMENT, JUDGEMENTS_FILE, LOAD_RECORDS, "fairness.json")
 RUN_FILES = (*NEEDED, *OPTIONAL)

@@ -79,6 +79,7 @@ def test_weights_of_fewer_bits_are_sides_beside_the_unchanged_target(
     monkeypatch.setattr(acceptance_drift, "side_part", lambda *_: pytest.fail("computed again"))
     tool.call("sides:bfloat16", "sides:int8", "sides:int4")
     assert tool.page() == page and str(tool.work) not in page
+    assert read(tool.place, LIMIT + 1) == {"sides": {}, "pairs": {}}  # with other settings none is finished
 
 
 def test_an_adapter_is_trained_merged_and_told(tool: SimpleNamespace) -> None:
@@ -131,6 +132,7 @@ def check_pair(tool: SimpleNamespace, name: str) -> None:
     assert f"| {PAIRS[name][1]} | " in page and f"| {name} | before | " in page and "|  | after | " in page
 
 
+@pytest.mark.slow
 def test_two_recorded_runs_are_a_pair(
     tool: SimpleNamespace, specbench: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -159,8 +161,3 @@ def test_a_run_of_files_is_the_other_side_of_a_pair(
            "--engine", "llama.cpp", "--tokenizer", QWEN.path, "--drafter-tokenizer", QWEN_DRAFTER.path)  # fmt: skip
     tool.call("pairs:q4")
     check_pair(tool, "q4")
-
-
-def test_parts_of_other_settings_are_not_kept(tool: SimpleNamespace) -> None:
-    tool.call("sides:bfloat16")
-    assert tool.parts("sides") and read(tool.place, LIMIT + 1) == {"sides": {}, "pairs": {}}

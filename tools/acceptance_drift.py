@@ -122,7 +122,7 @@ def train_adapter(place: Path, data: Path) -> dict[str, Any]:
             labels = torch.tensor([[-100] * len(prompt) + answer])
             loss = adapted(input_ids=torch.tensor([prompt + answer]), labels=labels).loss / given.rows_per_step
             loss.backward()
-            total += float(loss)
+            total += float(loss.detach())
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         losses.append(total)
@@ -184,8 +184,9 @@ def side_part(name: str, data: Path, limit: int) -> dict[str, Any]:
 def pair_part(name: str, archives: Archives, limit: int) -> dict[str, Any]:
     """Returns the report of `specbench drift` on the first prompts of two recorded runs."""
     cell, _ = PAIRS[name]
-    folders = [archives.unpacked(each) for each in archives.measured(chosen([BASE_RUN, cell]))]
-    by_name = {folder.name: folder for folder in folders}
+    by_name = {each.name: archives.unpacked(each) for each in archives.measured(chosen([BASE_RUN, cell]))}
+    if absent := {BASE_RUN, cell} - by_name.keys():
+        raise ConfigError(f"no archive of {', '.join(sorted(absent))}: measure it with tools.real")
     options = RunOptions(threads=torch.get_num_threads(), limit=limit)
     report = drift_of_runs(
         f"{by_name[BASE_RUN]}:{METHOD}", f"{by_name[cell]}:{METHOD}", options,

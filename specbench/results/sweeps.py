@@ -155,6 +155,15 @@ def pooled(sides: Sequence[RowWithRecords]) -> RowWithRecords:
         own += [_later(answer, num_before) for answer in side.own]
         baseline += [_later(answer, num_before) for answer in side.baseline]
         num_before += side.row.repeats
+    return joined(sides, own, baseline, repeats=num_before)
+
+
+def joined(
+    sides: Sequence[RowWithRecords], own: Sequence[Answer], baseline: Sequence[Answer], **fields: object
+) -> RowWithRecords:
+    """Returns the row of a method over the answers of several runs. `own`, `baseline`: these answers and AR's, with
+    keys of their own. `fields`: those of the row that differ from the first one's."""
+    first = sides[0]
     in_orders = first.row.memory == SHUFFLED
     prompts = Resampler.of(own, first.row.seed, in_orders)
     metrics: dict[str, Estimate] = {
@@ -165,7 +174,7 @@ def pooled(sides: Sequence[RowWithRecords]) -> RowWithRecords:
         **quality(prompts, own, baseline, first.scoring or {}),
     }  # fmt: skip
     warnings = {each.code: each for side in sides for each in side.row.warnings}
-    row = first.row.model_copy(update={"metrics": metrics, "repeats": num_before, "warnings": tuple(warnings.values())})
+    row = first.row.model_copy(update={"metrics": metrics, "warnings": tuple(warnings.values()), **fields})
     records = [record for side in sides for record in side.records]
     return replace(first, row=row, own=own, baseline=baseline, records=records)
 

@@ -268,7 +268,8 @@ def load_drafters(
                 raise ConfigError(
                     f"model '{name}' is on {loaded[name].device}, and the target on {target.device}: move it there"
                 )
-            if loaded[name].device.type != target.device.type:  # llama.cpp's logits are in the memory of the host
+            # llama.cpp's logits are in the memory of the host. Models without weights, on `meta`, tell no device.
+            if "meta" not in (kinds := {loaded[name].device.type, target.device.type}) and len(kinds) > 1:
                 raise ConfigError(
                     f"drafter '{name}' gives logits on {loaded[name].device}, and target '{target.name}' on "
                     f"{target.device}: take --device cpu"

@@ -2,18 +2,25 @@
 
 import io
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from urllib.request import Request as HttpRequest
+from urllib.request import urlopen
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
 from scipy.optimize import brentq
 
 from specbench.analysis.audit.audit import run_audit
+from specbench.analysis.profile.exports import export
+from specbench.analysis.profile.profile import profile_of_runs
 from specbench.core.errors import ConfigError
+from specbench.embedded import member_path
 from specbench.models.loading import load_model
 from specbench.models.near_ties import logit_gap
 from specbench.records.columns import StepCounts
@@ -31,9 +38,13 @@ pytest.importorskip("xllamacpp", reason="llama.cpp is not installed: pip install
 pytest.importorskip("gguf", reason="gguf is not installed: pip install 'specbench-lm[llama-cpp]'")
 
 from specbench.integrations.served.client import Client
+from specbench.integrations.served.llama_cpp import Serving
 from specbench.integrations.served.models import load_served
 from specbench.integrations.served.server import Server, find_server, log_probs, served_target
+from tools.commands import ROOT
+from tools.llama_cpp.convert import write_gguf
 from tools.llama_cpp.server import llama_cpp_server
+from tools.real.archive import unpack
 
 QUIET = Console(file=io.StringIO())
 SUBSETS = ("en", "sw", "th")
@@ -173,6 +184,51 @@ def test_a_server_that_forces_its_acceptance_has_the_rate_that_was_set(tmp_path,
     assert row.value("acceptance_rate_pooled") == pytest.approx(rate, abs=0.1)
     assert row.value("mean_acceptance_length") == pytest.approx(FORCED_LENGTH, abs=0.8)
     assert row.verdict == "diverged" and "answers_differ" in {warning.code for warning in row.warnings}
+
+
+def without_end(name: str, folder: Path) -> Path:
+    """Returns an embedded model as a GGUF file in which its end token is a word like others: a server does not accept
+    a drafted end token, whatever rates it is given."""
+    shutil.copytree(member_path(name), folder)
+    for file, old, new in (
+        ("tokenizer.json", "<|end|>", "theend"),
+        ("config.json", '"eos_token_id": 0', '"eos_token_id": 1'),
+    ):
+        text = (folder / file).read_text()
+        assert old in text
+        (folder / file).write_text(text.replace(old, new))
+    write_gguf(folder, folder / f"{name}.gguf")
+    return folder / f"{name}.gguf"
+
+
+def test_rates_of_a_recorded_run_are_what_a_server_accepts(tmp_path: Path) -> None:
+    """llama.cpp's export of a real pair's profile, and the counters by position of a server that gets it."""
+    unpack(ROOT / "leaderboards" / "real" / "wmt-chains.tar.xz", tmp_path / "run")
+    text, _ = export(profile_of_runs([f"{tmp_path / 'run'}:sd"]), "llama.cpp")
+    words = text.split()
+    options = dict(zip(words[::2], words[1::2], strict=True))
+    most, rates = options.pop("--spec-draft-n-max"), [float(rate) for rate in options["--spec-synth-rates"].split(",")]
+    assert len(options) == 1 and len(rates) == int(most)
+    serving = Serving(
+        without_end("target", tmp_path / "t"), without_end("drafter", tmp_path / "d"), int(most), threads=1
+    )
+    with serving.server("draft", synthetic_rates=rates) as address:
+        for prompt in ("We add 2 and 3.", "Once upon a time"):
+            body = {"prompt": prompt, "n_predict": 500, "ignore_eos": True, "cache_prompt": False}
+            request = HttpRequest(f"{address}/completion", json.dumps(body).encode())
+            assert json.load(urlopen(request, timeout=120))["tokens_predicted"] == 500
+        counters = dict(line.rsplit(" ", 1) for line in urlopen(f"{address}/metrics").read().decode().splitlines()
+                        if line.startswith("llamacpp:spec_decode"))  # fmt: skip
+    name = "llamacpp:spec_decode_num_accepted_tokens_per_pos_total"
+    accepted = np.array([float(counters[f'{name}{{position="{place}"}}']) for place in range(len(rates))])
+    steps = float(counters["llamacpp:spec_decode_num_drafts_total"])
+    assert accepted.sum() == float(counters["llamacpp:spec_decode_num_accepted_tokens_total"]) and steps > 200
+
+    def standard_errors(expected: np.ndarray) -> np.ndarray:
+        return np.abs(accepted / steps - expected) / np.sqrt(expected * (1 - expected) / steps)
+
+    assert (standard_errors(np.array(rates)) < 4).all()
+    assert standard_errors(np.cumprod(rates))[1:].max() > 4  # the test can tell them from conditional rates
 
 
 @pytest.mark.slow

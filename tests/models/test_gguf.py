@@ -395,6 +395,8 @@ def test_a_dry_run_of_a_pair(file: Path, specbench: Callable[..., Outcome], tmp_
     assert code == 0, said
     told = " ".join(printed.split())
     assert f"target {file} (sha256-" in told and "2 trials of 3 methods; nothing was measured or written" in told
+    code, _, said = specbench(*words, "embedded:drafter-bpe")  # of another format
+    assert code == 0, said
     (tmp_path / "cut.gguf").write_bytes(file.read_bytes()[:-100])
     code, _, said = specbench(*words, "cut.gguf")
     assert code == 2 and "cut.gguf: is truncated" in said

@@ -1,7 +1,7 @@
 """llama.cpp servers inside this process, by xllamacpp, so that nobody needs a binary: `specbench serve-llama-cpp`."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,9 +51,12 @@ class Serving:
             yield {name: stack.enter_context(self.server(name, port=ports.get(name, 0))) for name in self.speculation}
 
     @contextmanager
-    def server(self, name: str, port: int = 0, synthetic_length: float | None = None) -> Iterator[str]:
+    def server(
+        self, name: str, port: int = 0, synthetic_length: float | None = None, synthetic_rates: Sequence[float] = ()
+    ) -> Iterator[str]:
         """Yields the address of one server, which is up until the block ends. `synthetic_length`: tokens per step that
-        llama.cpp is told to accept, whatever is drafted."""
+        llama.cpp is told to accept, whatever is drafted. `synthetic_rates`: in its place, of each draft position the
+        share of steps that accept it and all before it."""
         import xllamacpp
 
         params = xllamacpp.CommonParams()
@@ -78,6 +81,7 @@ class Serving:
             params.speculative.draft.n_max = self.num_draft_tokens
         if synthetic_length is not None:
             params.speculative.synth_len = synthetic_length
+        params.speculative.synth_rates = list(synthetic_rates)
         server = xllamacpp.Server(params)
         try:
             yield str(server.listening_address)

@@ -185,6 +185,11 @@ def load_gguf_model(
     with doing(f"loading {name}"):
         loaded = load_gguf(name, revision, engine, torch_dtype, device, options, load, weights=weights, is_cpu=is_cpu)
     if weights:
+        if engine != "llama.cpp" and options.given_by == "name":  # else rows and reports have the engine
+            warnings.warn(
+                f"model '{name}' is computed in torch, {loaded.precision}: another model than with llama.cpp's kernels",
+                UserWarning, stacklevel=2,
+            )  # fmt: skip
         if engine in ("eager", "compiled") and device.type == "cpu" and torch_dtype == torch.bfloat16:
             store_weights(loaded.model)
         check_causal(loaded)

@@ -54,6 +54,15 @@ MODEL_DRAFTERS = {"model", "model_tree", "synthetic", "cascade"}
 TABLE_DRAFTERS = {"ngram": "n-gram model", "retrieval": "datastore"}
 HEAD_DRAFTERS = {"eagle", "eagle_tree", "block"}  # Medusa heads may also be in the target's own checkpoint
 PATH_DRAFTERS = {*TABLE_DRAFTERS, *HEAD_DRAFTERS, "medusa"}
+# What drafters need of the target, of which llama.cpp gives logits alone.
+OF_NETWORK = {
+    **dict.fromkeys((*HEAD_DRAFTERS, "medusa"), "its head reads the target's hidden states"),
+    "mtp": "it drafts with a layer of the target",
+    "self_skip": "its draft passes skip layers of the target",
+    "self_window": "its draft passes read the target's keys and values",
+    "self_quantized": "it copies the target's weights (or drafts with --set drafter.quantize=null --set "
+    "drafter.checkpoint=FILE.gguf)",
+}
 LOGGER_PACKAGES = ("mlflow", "tensorboard", "wandb")
 
 
@@ -182,7 +191,8 @@ def option_checks(options: RunOptions, *, needs_weights: bool = True) -> Iterato
 
 
 def model_checks(options: RunOptions, needs_weights: bool = True) -> Iterator[Callable[[], object]]:
-    yield partial(check_gguf_options, options)
+    if needs_weights:
+        yield partial(check_gguf_options, options)
     yield partial(check_model, options.target or TARGET, options.chat, needs_config=needs_weights)
     if options.drafter is not None:
         yield partial(check_model, options.drafter, needs_config=needs_weights)
@@ -213,6 +223,12 @@ def check_method(name: str, request: Request) -> None:
     kind = drafter.get("type")
     label = str(keys.get("name", name))
     path = given.get("drafter.path", drafter.get("path")) if kind in PATH_DRAFTERS else None
+    needed = next(needs_of_network(keys, given), None)
+    if needed is not None and is_gguf(target) and uses_llama_cpp(request.options.engine):
+        raise ConfigError(
+            f"method '{label}': llama.cpp gives logits only, and {needed}: take --engine eager, which computes with "
+            "the weights dequantized, or another method"
+        )
     if keys.get("routes"):
         return
     if path is None and kind in TABLE_DRAFTERS and target != TARGET:
@@ -236,6 +252,26 @@ def check_method(name: str, request: Request) -> None:
         checkpoint = None
     if needs_drafter(keys) and checkpoint is None and request.options.drafter is None and target != TARGET:
         raise ConfigError(f"drafter: method '{label}' needs a drafter model: give one with --drafter")
+
+
+def needs_of_network(keys: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[str]:
+    """Yields what a method needs of the target's network in torch, by the unchecked keys of its file and those that
+    --set gives."""
+    if isinstance(keys.get("decoder"), Mapping):
+        yield "its code runs the passes of transformers"
+    routes = keys.get("routes")
+    for part in (keys, *(routes.values() if isinstance(routes, Mapping) else ())):
+        drafter = part.get("drafter") if isinstance(part, Mapping) else None
+        kind = drafter.get("type") if isinstance(drafter, Mapping) else None
+        if kind == "self_quantized" and given.get("drafter.quantize", drafter.get("quantize")) in (None, "null"):
+            continue
+        if kind in OF_NETWORK:
+            yield OF_NETWORK[kind]
+
+
+def uses_llama_cpp(engine: str) -> bool:
+    """Returns whether llama.cpp computes the passes of GGUF files."""
+    return engine == "llama.cpp" or (engine == "auto" and is_installed("llama_cpp"))
 
 
 def needs_drafter(keys: Mapping[str, Any]) -> bool:
@@ -267,7 +303,7 @@ def check_gguf_options(options: RunOptions) -> None:
     engine = options.engine
     names = {"target": options.target or TARGET, "drafter": options.drafter}
     found = {role: name for role, name in names.items() if name is not None and is_gguf(name)}
-    by_llama = engine == "llama.cpp" or (engine == "auto" and is_installed("llama_cpp"))
+    by_llama = uses_llama_cpp(engine)
     if engine == "llama.cpp":
         if "target" not in found:
             raise ConfigError(

@@ -58,7 +58,7 @@ UNVERIFIABLE_FIELDS = frozenset({"evidence", "fairness", "run"})
 LATER_FIELDS = frozenset(
     {
         "batch_width", "common_ids", "context", "coverage", "differences", "divergence", "drafter_passes",
-        "drafter_weights", "memory", "pass_width", "products", "system", "template_date",
+        "drafter_weights", "end_tokens", "memory", "pass_width", "products", "system", "template_date",
     }
 )  # fmt: skip
 # By what they tell; a row has all of a group or none.
@@ -319,6 +319,8 @@ class Row(FilePart):
     # the other's GGUF file; null: other weights, or not known
     products: str | None = None  # of eager passes on a CPU: packed, plain (a probe found them faster), or a kind for
     # target and drafter each; null: nothing was packed, or the row is of an earlier version
+    end_tokens: str | None = None  # that end the answers of a GGUF file in this process, with their ids: those of its
+    # keys, and control tokens by their text; null: those of the checkpoint's files, or not recorded
     memory: str | None = None  # of other prompts: cold, warm, warm half, shuffled or repeat; null: the drafter has none
     sampling: RowSampling
     dtype: str

@@ -498,6 +498,7 @@ def run_identity(
         "data_revisions": revisions or None,
         "chat": spec.chat,
         "special_stops": sorted(special_stops) or None,
+        "end_tokens": None if spec.servers is not None else models.target.told_ends,
         "template_date": printed_date(runs),
         "system_instruction": spec.system_instruction,
         "chat_template_args": spec.chat_template_args or None,

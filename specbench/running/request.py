@@ -416,8 +416,9 @@ def run_spec(request: Request) -> RunSpec:
     if options.sampling == "model":
         from specbench.models.loading import model_sampling
 
-        values = model_sampling(target, options.target_revision).values
-        prefix = f"--sampling model: '{target}': generation_config.json: "
+        asked = model_sampling(target, options.target_revision)
+        values = asked.values
+        prefix = f"--sampling model: '{target}': {asked.source}: "
         build(GenerationSpec, {"max_new_tokens": 1, **values}, prefix=prefix)
         overrides = [*(f"generation.{name}={json.dumps(value)}" for name, value in values.items()), *overrides]
     tasks, methods = with_overrides(tasks, methods, overrides)
@@ -534,7 +535,7 @@ def request_notes(request: Request, spec: RunSpec) -> Iterator[str]:
         others = ", ".join(f"{name} {json.dumps(value)}" for name, value in checkpoint_sampling.others.items())
         are = "is" if len(checkpoint_sampling.others) == 1 else "are"
         ignored = f"; its {others} {are} not supported and left out" if others else ""
-        yield f"--sampling model: {checkpoint_sampling} of the target's generation_config.json{ignored}"
+        yield f"--sampling model: {checkpoint_sampling} of the target's {checkpoint_sampling.source}{ignored}"
     drafter = request.options.drafter
     uses_it = any(part.needs_drafter or part.decoder is not None for each in spec.methods for part in each.parts)
     if drafter is not None and not uses_it:

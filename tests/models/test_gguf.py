@@ -25,7 +25,8 @@ from specbench.models.gguf.loading import layers_on_gpu
 from specbench.models.gguf.model import GgufLM
 from specbench.models.gguf.options import GgufOptions
 from specbench.models.gguf.tokenizer import check_tokenizer, load_gguf_tokenizer
-from specbench.models.loading import load_model
+from specbench.models.loading import gguf_sampling, load_model
+from specbench.results.leaderboard import load
 from specbench.running.models import LoadedModels, choose_products
 from tests.support import gguf_files, tiny
 
@@ -391,6 +392,37 @@ def test_a_run_tells_that_weights_are_dequantized(
     code, printed, said = specbench(*words)
     assert code == 0, said
     assert "F32 dequantized (float32)" in printed
+
+
+def test_the_sampling_that_a_file_asks_for(file: Path, specbench: Callable[..., Outcome], tmp_path: Path) -> None:
+    """As llama.cpp's conversion writes it; the file's keys are those of a checkpoint's generation_config.json."""
+    path = gguf_files.with_floats(
+        file, tmp_path / "m.gguf", general__sampling__temp=0.7, general__sampling__top_k=20,
+        general__sampling__top_p=0.8, general__sampling__min_p=0, general__sampling__penalty_repeat=1.05,
+        general__sampling__xtc_threshold=0.1,
+    )  # fmt: skip
+    words = ("run", "--task", "mgsm", "--subset", "en", "--data", "sample", "--limit", "1", "--method", "pld",
+             "--engine", "eager", "--sampling", "model", "--set", "generation.max_new_tokens=4", "--target",
+             str(path), "--output", "here")  # fmt: skip
+    code, printed, said = specbench(*words)
+    assert code == 0, said
+    asked = "temperature 0.7, top_k 20, top_p 0.8 of the target's general.sampling.*; its penalty_repeat 1.05 is not"
+    assert asked in " ".join(said.split()) and "temperature 0.7, top-k 20, top-p 0.8" in printed
+    (found,) = {(row.end_tokens, row.sampling.temperature) for row in load(tmp_path / "here" / "leaderboard.json")}
+    assert found == ("0 <|end|>", 0.7)
+    code, printed, _ = specbench("show", str(path))
+    assert code == 0 and "sampling of the file's metadata (--sampling model): temperature 0.7, top_k 20" in " ".join(
+        printed.split()
+    )
+    code, _, said = specbench(*words[:-3], str(file))
+    assert code == 2 and "asks for no sampling (it has no keys general.sampling.* that do)" in " ".join(said.split())
+
+
+def test_what_keys_of_sampling_mean() -> None:
+    assert gguf_sampling({}) is gguf_sampling({"temp": 0.0, "top_k": 40}) is gguf_sampling({"top_k": 0}) is None
+    found = gguf_sampling({"top_k": -1, "xtc_probability": 0.5, "xtc_threshold": 0.1, "mirostat": 0, "mirostat_tau": 5})
+    assert found is not None and found.values == {"temperature": 1.0, "top_k": None, "top_p": None}
+    assert found.others == {"xtc_probability": 0.5, "xtc_threshold": 0.1}
 
 
 def test_commands_without_an_engine_tell_that_weights_are_dequantized(

@@ -42,7 +42,9 @@ CLOSE = {"atol": 2e-3, "rtol": 1e-3}
 
 
 def opened(path: Path, dtype: str = "float32") -> CausalLM:
-    return load_model(str(path), device="cpu", engine="llama.cpp", gguf=GgufOptions(cache_dtype=dtype))
+    return load_model(
+        str(path), device="cpu", engine="llama.cpp", gguf=GgufOptions(cache_dtype=dtype, given_by="options")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -413,8 +415,11 @@ def test_passes_of_one_row(mamba: CausalLM) -> None:
 
 
 def test_what_needs_the_network_is_refused_in_one_line(model: CausalLM) -> None:
-    with pytest.raises(ConfigError, match="its network in torch: take --engine eager"):
+    with pytest.raises(ConfigError, match="its network in torch, of the weights dequantized: take --engine eager"):
         model.model  # noqa: B018
+    of_a_run, named = (GgufOptions(given_by=source) for source in ("run", "name"))
+    assert of_a_run.other_engine("eager") == "measure again with --engine eager"
+    assert "--engine" not in named.other_engine("eager") and "--tokenizer" not in named.other_tokenizer
     model.hidden_layers = (1,)
     try:
         with pytest.raises(ConfigError, match="gives no hidden states"):

@@ -1,5 +1,6 @@
 """Language models of GGUF files."""
 
+from collections.abc import Iterable
 from typing import Any, Literal, NoReturn
 
 import torch
@@ -19,6 +20,10 @@ class DequantizedLM(CausalLM):
         super().__init__(network, tokenizer, name, revision)
         self.header = header
         self.eos_token_ids |= header.end_ids
+
+    @property
+    def told_ends(self) -> str:
+        return named_tokens(self.header, self.eos_token_ids)
 
     @property
     def precision(self) -> str:
@@ -45,6 +50,10 @@ class GgufLM(CausalLM):
             f"model '{self.name}' is computed by llama.cpp, which gives logits only, and this needs its network in "
             f"torch, of the weights dequantized: {self.options.other_engine('eager')}"
         )
+
+    @property
+    def told_ends(self) -> str:
+        return named_tokens(self.header, self.eos_token_ids)
 
     @property
     def padded_vocab_size(self) -> int:
@@ -77,6 +86,11 @@ class GgufLM(CausalLM):
     @property
     def attention(self) -> str:
         return "none"
+
+
+def named_tokens(header: Header, ids: Iterable[int]) -> str:
+    """Returns tokens as rows have them: "0 <|endoftext|>, 2 <|im_end|>"."""
+    return ", ".join(f"{index} {header.tokens[index].decode('utf-8', 'replace')}" for index in sorted(ids))
 
 
 class LlamaLM(GgufLM):

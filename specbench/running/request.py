@@ -216,19 +216,14 @@ def check_method(name: str, request: Request) -> None:
     """Raises ConfigError for an unknown method, a missing file, and a drafter, head, n-gram model or datastore that the
     request does not give."""
     keys = method_keys(name)
-    given = dict(pair.split("=", 1) for pair in request.options.overrides if "=" in pair)
-    given = {key.strip(): value.strip() for key, value in given.items()}
+    given = given_keys(request)
     target = request.options.target or TARGET
     drafter: Any = keys.get("drafter") if isinstance(keys.get("drafter"), Mapping) else {}
     kind = drafter.get("type")
     label = str(keys.get("name", name))
     path = given.get("drafter.path", drafter.get("path")) if kind in PATH_DRAFTERS else None
-    needed = next(needs_of_network(keys, given), None)
-    if needed is not None and is_gguf(target) and uses_llama_cpp(request.options.engine):
-        raise ConfigError(
-            f"method '{label}': llama.cpp gives logits only, and {needed}: take --engine eager, which computes with "
-            "the weights dequantized, or another method"
-        )
+    if (unfit := no_network(keys, request)) is not None:
+        raise ConfigError(f"method '{label}': {unfit}, or another method")
     if keys.get("routes"):
         return
     if path is None and kind in TABLE_DRAFTERS and target != TARGET:
@@ -254,14 +249,30 @@ def check_method(name: str, request: Request) -> None:
         raise ConfigError(f"drafter: method '{label}' needs a drafter model: give one with --drafter")
 
 
+def given_keys(request: Request) -> dict[str, str]:
+    """Returns the values of --set by key."""
+    pairs = (pair.split("=", 1) for pair in request.options.overrides if "=" in pair)
+    return {key.strip(): value.strip() for key, value in pairs}
+
+
+def no_network(keys: Mapping[str, Any], request: Request) -> str | None:
+    """Returns why a method cannot run because llama.cpp computes the target; None if it can. `keys`: the unchecked ones
+    of its file."""
+    if not (is_gguf(request.options.target or TARGET) and uses_llama_cpp(request.options.engine)):
+        return None
+    needed = next(needs_of_network(keys, given_keys(request)), None)
+    return needed and (
+        f"llama.cpp gives logits only, and {needed}: take --engine eager, which computes with the weights dequantized"
+    )
+
+
 def needs_of_network(keys: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[str]:
-    """Yields what a method needs of the target's network in torch, by the unchecked keys of its file and those that
-    --set gives."""
+    """Yields what a method needs of the target's network in torch."""
     if isinstance(keys.get("decoder"), Mapping):
         yield "its code runs the passes of transformers"
     routes = keys.get("routes")
     for part in (keys, *(routes.values() if isinstance(routes, Mapping) else ())):
-        drafter = part.get("drafter") if isinstance(part, Mapping) else None
+        drafter: Any = part.get("drafter") if isinstance(part, Mapping) else None
         kind = drafter.get("type") if isinstance(drafter, Mapping) else None
         if kind == "self_quantized" and given.get("drafter.quantize", drafter.get("quantize")) in (None, "null"):
             continue
@@ -487,12 +498,13 @@ def requested_methods(request: Request) -> tuple[Sequence[str], dict[str, str] |
     if request.servers is not None:  # without names, all servers are methods
         return [], {}
     target = request.options.target or TARGET
+    unfit = {name: no_network(method_keys(name), request) for name in method_names()}
     has_drafter = request.options.drafter is not None or target == TARGET
     reasons = {
         method.name: "it needs a draft model: give one with --drafter"
         for method in map(load_method, method_names()) if not has_drafter
         and any(part.needs_drafter and own_drafter(part, target) is None for part in method.parts)
-    }  # fmt: skip
+    } | {name: reason for name, reason in unfit.items() if reason is not None}  # fmt: skip
     return [name for name in method_names() if name not in reasons], reasons
 
 

@@ -17,6 +17,7 @@ from specbench.running.request import (
     TABLE_DRAFTERS,
     Request,
     check_request,
+    requested_methods,
 )
 from specbench.specs.catalogue import method_names
 from specbench.specs.run_options import RunOptions
@@ -135,6 +136,10 @@ def test_what_llama_cpp_cannot_run_is_told_before_what_is_missing(monkeypatch: p
     assert "llama.cpp gives logits only" in problem(target="m.gguf", methods=["eagle3"])  # auto
     eager = problem(target="m.gguf", methods=["eagle3"], engine="eager")
     assert "no published eagle3 head" in eager and "llama.cpp" not in eager
+    asked = Request(["mgsm"], ["all"], RunOptions(target="m.gguf", drafter="d.gguf"), "")
+    names, left_out = requested_methods(asked)
+    assert left_out is not None and left_out.keys() == refused.keys() and not left_out.keys() & set(names)
+    assert left_out["eagle3"] in refused["eagle3"]
     overrides = ("drafter.quantize=null", "drafter.checkpoint=m.gguf")
     assert "logits only" not in problem(target="m.gguf", methods=["self-quantized"], overrides=overrides)
 

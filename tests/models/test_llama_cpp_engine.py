@@ -9,12 +9,14 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from specbench.analysis.audit.audit import scoring_target
 from specbench.core.errors import ConfigError
 from specbench.decoding.build import build_decoder
 from specbench.decoding.loop import StopRules
@@ -29,6 +31,7 @@ from specbench.models.loading import load_model
 from specbench.results.leaderboard import load
 from specbench.results.row import Row
 from specbench.results.runs import finished_run
+from specbench.running.models import LoadedModels
 from specbench.running.recorded_prompts import Target
 from specbench.specs.catalogue import load_method
 from tests.support import gguf_files
@@ -427,6 +430,13 @@ def test_what_needs_the_network_is_refused_in_one_line(model: CausalLM) -> None:
     finally:
         model.hidden_layers = ()
         model.reset()
+
+
+def test_an_audit_of_servers_scores_a_file_with_llama_cpps_kernels(model: CausalLM) -> None:
+    """As the server computes; torch's, with the weights dequantized, are another target."""
+    served = cast(LoadedModels, SimpleNamespace(target=model, scoring=None))
+    scoring = scoring_target(served, str(gguf_files.embedded("drafter")))
+    assert isinstance(scoring, CausalLM) and (scoring.engine, scoring.precision) == ("llama.cpp", "F32")
 
 
 @pytest.mark.parametrize("method", ["self-quantized", "self-skip", "self-window"])

@@ -89,6 +89,7 @@ def test_an_answer_that_loops_is_found_and_told(real_models: Path, specbench: Co
 
 
 NUM_EXAMPLES = 6
+LONGEST = 600  # seconds, for a process that hangs
 
 
 def test_a_run_that_is_interrupted_and_killed_is_finished(real_models: Path, tmp_path: Path) -> None:
@@ -104,19 +105,19 @@ def test_a_run_that_is_interrupted_and_killed_is_finished(real_models: Path, tmp
 
     def stopped(number: signal.Signals, at_least: int) -> int:
         """Sends a signal as soon as so many records are there. Returns the exit code."""
-        process, end = started(words("broken"), stderr=tmp_path / f"{number.name}.txt"), time.monotonic() + 60
+        process, end = started(words("broken"), stderr=tmp_path / f"{number.name}.txt"), time.monotonic() + LONGEST
         records = tmp_path / "broken" / "records.jsonl"
         while not records.exists() or records.read_bytes().count(b"\n") < at_least:
             assert process.is_alive() and time.monotonic() < end
             time.sleep(0.005)
         assert process.pid is not None
         os.kill(process.pid, number)
-        process.join(60)
+        process.join(LONGEST)
         assert process.exitcode is not None
         return process.exitcode
 
     process = started(words("whole"))
-    process.join(120)
+    process.join(LONGEST)
     assert process.exitcode == 0
     whole = answers(tmp_path / "whole")
     assert len(whole) == NUM_EXAMPLES
@@ -129,7 +130,7 @@ def test_a_run_that_is_interrupted_and_killed_is_finished(real_models: Path, tmp
     with (tmp_path / "broken" / "records.jsonl").open("rb+") as file:  # in the middle of a line
         file.truncate(file.seek(0, 2) - 50)
     process = started(words("broken"))
-    process.join(120)
+    process.join(LONGEST)
     assert process.exitcode == 0
     assert answers(tmp_path / "broken") == whole
     rows = [load(tmp_path / name / "leaderboard.json") for name in ("whole", "broken")]

@@ -19,7 +19,7 @@ class DequantizedLM(CausalLM):
     def __init__(self, network: Any, header: Header, tokenizer: Any, name: str, revision: str | None) -> None:
         super().__init__(network, tokenizer, name, revision)
         self.header = header
-        self.eos_token_ids |= header.end_ids
+        self.eos_token_ids = header.end_ids  # as in llama.cpp; configurations of transformers have defaults
 
     @property
     def told_ends(self) -> str:

@@ -325,7 +325,7 @@ def languages(
             raise ConfigError(f"--extra-languages {code}: {problem}")
     from specbench.running.request import check_all, option_checks
 
-    check_all(option_checks(options))
+    check_all(option_checks(replace(options, engine="eager")))
     from specbench.analysis.fairness.representation import representation, representation_table  # these import torch
     from specbench.models.loading import load_model
 
@@ -526,7 +526,7 @@ def vocab(
     """Compare the vocabularies of a target and a drafter: overlap, injectivity, decompositions, fitting methods."""
     from specbench.running.request import check_all, option_checks
 
-    check_all(option_checks(options, needs_weights=acceptance))
+    check_all(option_checks(replace(options, engine="eager"), needs_weights=acceptance))
     from specbench.analysis.vocab.vocab import report_parts, vocab_report  # imports torch
 
     with status_line(f"comparing the vocabularies of {options.target} and {options.drafter}"):

@@ -175,9 +175,8 @@ def model_lines(name: str) -> Iterator[str]:
     """Yields the help of a model: what a run takes from its configuration, tokenizer and chat template. No weights are
     loaded. Raises ConfigError if the configuration or the tokenizer cannot be read."""
     from specbench.models.causal_lm import end_token_sources
-    from specbench.models.checkpoints import checkpoint_sampling
     from specbench.models.gguf.model import GgufLM
-    from specbench.models.loading import load_generation_config, load_model
+    from specbench.models.loading import load_generation_config, load_model, sampling_of
     from specbench.models.vocabulary import begin_ids
 
     model = load_model(name, device="cpu", weights=False)
@@ -214,7 +213,7 @@ def model_lines(name: str) -> Iterator[str]:
     lines = template_lines(model.chat_template, set(tokenizer.special_tokens_map))
     yield from section("chat template", (line for each in lines for line in folded(each, 2)))
     # 3. The sampling that the checkpoint asks for.
-    sampling = None if generation is None else checkpoint_sampling(generation)
+    sampling = sampling_of(name, None)
 
     def listed_values(values: Mapping[str, object]) -> str:
         return ", ".join(f"{key} {value}" for key, value in values.items() if value is not None)
@@ -222,7 +221,8 @@ def model_lines(name: str) -> Iterator[str]:
     lines = [listed_values(sampling.values) if sampling is not None and sampling.values else "none"]
     if sampling is not None and sampling.others:
         lines.append(f"not supported, and left out: {listed_values(sampling.others)}")
-    title = "sampling of generation_config.json (--sampling model)"
+    source = "the file's metadata" if isinstance(model, GgufLM) else "generation_config.json"
+    title = f"sampling of {source} (--sampling model)"
     yield from section(title, (line for each in lines for line in folded(each, 2)))
 
 

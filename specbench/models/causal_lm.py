@@ -60,6 +60,11 @@ class TextModel:
         # Rows of the output layer beyond the tokenizer's ids are padding and must never be drawn.
         self.vocab_size = min(vocab_size, max(self.vocabulary.values()) + 1)
 
+    @property
+    def told_ends(self) -> str | None:
+        """The tokens that end answers, if no file of the checkpoint names just these; else None."""
+        return None
+
     @cached_property
     def vocabulary(self) -> dict[str, int]:
         """The ids by token string, including added tokens."""

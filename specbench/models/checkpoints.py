@@ -90,12 +90,14 @@ OTHER_SAMPLING: Mapping[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class CheckpointSampling:
-    """The sampling of a checkpoint's generation config. `others`: what it also asks for, and specbench does not do."""
+    """The sampling that a checkpoint asks for. `others`: what it also asks for, and specbench does not do. `source`:
+    the file or the keys that name it."""
 
     temperature: float
     top_k: int | None
     top_p: float | None
     others: Mapping[str, object]
+    source: str = "generation_config.json"
 
     @property
     def values(self) -> dict[str, float | int | None]:

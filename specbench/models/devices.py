@@ -130,7 +130,7 @@ def check_memory(num_bytes: int, what: str, remedy: str, held: int = 0) -> None:
         beside = " beside the weights of open models" if WEIGHTS_IN_FILES else ""
         raise ConfigError(
             f"{what} {num_bytes / 2**30:.2f} GiB of memory, and {max(0, free + held) / 2**30:.2f} GiB are "
-            f"free{beside}: free memory, or take {remedy}"
+            f"free{beside}: free memory, or {remedy}"
         )
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import warnings
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypedDict
@@ -27,7 +28,8 @@ from specbench.models.checkpoints import (
     quiet_transformers,
 )
 from specbench.models.devices import free_memory, is_out_of_memory, too_large_error
-from specbench.models.gguf.files import is_gguf
+from specbench.models.gguf.files import find_gguf, is_gguf
+from specbench.models.gguf.header import SAMPLING
 from specbench.models.gguf.options import GgufOptions
 from specbench.models.objects import object_model
 from specbench.models.packed import has_bfloat16_instructions, packs_bfloat16, store_weights
@@ -185,6 +187,11 @@ def load_gguf_model(
     with doing(f"loading {name}"):
         loaded = load_gguf(name, revision, engine, torch_dtype, device, options, load, weights=weights, is_cpu=is_cpu)
     if weights:
+        if engine != "llama.cpp" and options.given_by == "name":  # else rows and reports have the engine
+            warnings.warn(
+                f"model '{name}' is computed in torch, {loaded.precision}: another model than with llama.cpp's kernels",
+                UserWarning, stacklevel=2,
+            )  # fmt: skip
         if engine in ("eager", "compiled") and device.type == "cpu" and torch_dtype == torch.bfloat16:
             store_weights(loaded.model)
         check_causal(loaded)
@@ -197,7 +204,7 @@ def load_generation_config(name: str, revision: str | None) -> Any:
     if name.startswith(OBJECT):
         return object_model(name).model.generation_config
     if is_gguf(name):
-        return None  # the file names no sampling
+        return None  # its ends and its sampling are keys of the file
     source = model_source(name)
     is_offline = not is_local(source) and hub_problem(source, revision) is not None
     try:
@@ -218,12 +225,48 @@ def read_generation_config(source: str, revision: str | None, is_offline: bool) 
         raise ConfigError(f"cannot read its generation_config.json ({one_line(error)})") from error
 
 
+def sampling_of(name: str, revision: str | None) -> CheckpointSampling | None:
+    """Returns the sampling that a model's checkpoint asks for; None if it asks for none."""
+    if is_gguf(name):
+        return gguf_sampling(find_gguf(name, revision).header.sampling)
+    config = load_generation_config(name, revision)
+    return None if config is None else checkpoint_sampling(config)
+
+
+WITHOUT_EFFECT = {"top_k": 0, "top_p": 1, "min_p": 0, "xtc_probability": 0, "penalty_repeat": 1, "mirostat": 0}
+PARTS_OF_OTHERS = {  # keys without an effect of their own, by the key that they need
+    "xtc_threshold": "xtc_probability", "penalty_last_n": "penalty_repeat", "mirostat_tau": "mirostat",
+    "mirostat_eta": "mirostat",
+}  # fmt: skip
+
+
+def gguf_sampling(given: Mapping[str, float]) -> CheckpointSampling | None:
+    """Returns the sampling that the keys `general.sampling` of a GGUF file ask for, with the names of llama.cpp; None
+    if they ask for none, or for greedy decoding."""
+    asked = {name: value for name, value in given.items() if value != WITHOUT_EFFECT.get(name)}
+    if not asked or asked.get("temp", 1) <= 0:
+        return None
+    others = {
+        name: value for name, value in asked.items()
+        if name not in ("temp", "top_k", "top_p") and PARTS_OF_OTHERS.get(name, name) in asked
+    }  # fmt: skip
+    top_k = asked.get("top_k")
+    return CheckpointSampling(
+        temperature=asked.get("temp", 1.0), top_k=None if top_k is None or top_k < 0 else int(top_k),
+        top_p=asked.get("top_p"), others=others, source=f"{SAMPLING}*",
+    )  # fmt: skip
+
+
 def model_sampling(name: str, revision: str | None) -> CheckpointSampling:
     """Returns the sampling that a model's checkpoint asks for. Raises ConfigError if it asks for none."""
-    config = load_generation_config(name, revision)
-    found = None if config is None else checkpoint_sampling(config)
+    found = sampling_of(name, revision)
     if found is None:
-        what = "there is no generation_config.json" if config is None else "its generation_config.json names none"
+        if is_gguf(name):
+            what = f"it has no keys {SAMPLING}* that do"
+        elif load_generation_config(name, revision) is None:
+            what = "there is no generation_config.json"
+        else:
+            what = "its generation_config.json names none"
         raise ConfigError(
             f"--sampling model: '{name}' asks for no sampling ({what}): take --sampling task, or give "
             "--set generation.temperature=0.6 --set generation.top_p=0.95"

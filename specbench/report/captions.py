@@ -76,12 +76,14 @@ def model_name(name: str, revision: str | None) -> str:
 
 def why_unranked(row: Row) -> str | None:
     """Returns the reason why a row is not ranked: its drafter is synthetic, with a prescribed acceptance rate, may have
-    copied its own earlier answers to the same prompts, or has the target's own weights in fewer bytes, so that it alone
-    would be the better baseline. None for all other rows."""
+    copied its own earlier answers to the same prompts, or has the target's own weights: as they are, it says nothing
+    about a drafter, and in fewer bytes, it alone would be the better baseline. None for all other rows."""
     if row.memory == REPEAT:
         return "its drafter remembers its own earlier answers to these prompts (repeat)"
     if row.drafter_weights is not None:
-        return "target and drafter have the same weights: one is the other's GGUF file"
+        is_same = row.drafter_revision == row.target_revision
+        which = "the drafter is the target itself" if is_same else "one is the other's GGUF file"
+        return f"target and drafter have the same weights: {which}"
     rates = [
         f"{drafter['acceptance']:g}" if drafter.get("profile") is None else "by a profile"
         for drafter in _drafters(row) if drafter.get("type") == SYNTHETIC

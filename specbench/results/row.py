@@ -58,7 +58,7 @@ UNVERIFIABLE_FIELDS = frozenset({"evidence", "fairness", "run"})
 LATER_FIELDS = frozenset(
     {
         "batch_width", "common_ids", "context", "coverage", "differences", "divergence", "drafter_passes",
-        "drafter_weights", "memory", "pass_width", "products", "system", "template_date",
+        "drafter_weights", "end_tokens", "memory", "pass_width", "products", "system", "template_date",
     }
 )  # fmt: skip
 # By what they tell; a row has all of a group or none.
@@ -315,12 +315,12 @@ class Row(FilePart):
     drafter_revision: str | None
     drafter_passes: str | None = None  # dtype and attention of a drafter that is a GGUF file beside a target that is
     # none, or the reverse; null: as those of the target
-    drafter_weights: Literal["the target's"] | None = (
-        None  # the target was dequantized from the drafter's GGUF file, or
-    )
-    # the reverse; null: other weights, or not known
+    drafter_weights: Literal["the target's"] | None = None  # both are of the same files, or one was dequantized from
+    # the other's GGUF file; null: other weights, or not known
     products: str | None = None  # of eager passes on a CPU: packed, plain (a probe found them faster), or a kind for
     # target and drafter each; null: nothing was packed, or the row is of an earlier version
+    end_tokens: str | None = None  # that end the answers of a GGUF file in this process, with their ids: those of its
+    # keys, and control tokens by their text; null: those of the checkpoint's files, or not recorded
     memory: str | None = None  # of other prompts: cold, warm, warm half, shuffled or repeat; null: the drafter has none
     sampling: RowSampling
     dtype: str

@@ -274,7 +274,7 @@ class MeasuredRun:
             **{name: conditions[name] for name in ("dtype", "device", "attention", "versions", "commit")},
             **{name: getattr(self.measurement, name) for name in ("command", "request", "repeats")},
             "chat": self.measurement.chat and self.identity.get("chat_template_args", True),
-            "template_date": self.identity.get("template_date"),
+            "template_date": self.identity.get("template_date"), "end_tokens": self.identity.get("end_tokens"),
             "seed": self.identity["seed"], "pass_width": self.identity.get("pass_width"),
         }  # fmt: skip
 

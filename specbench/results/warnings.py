@@ -204,11 +204,17 @@ MAX_CHANGE = 0.05  # of speed-up and τ by answers with loops
 
 
 def loops(row: Row) -> str | None:
-    """Warns of answers with loops that change the speed-up or τ. Drafters predict loops more easily than other text."""
+    """Warns of answers with loops that change the speed-up or τ, or of which there is one at every prompt. Drafters
+    predict loops more easily than other text."""
     pairs = {
         label: (row.value(name), row.value(f"{name}_without_loops"))
         for name, label in (("speedup", "speed-up"), ("mean_acceptance_length", "τ"))
     }
+    own, baseline = (row.value(f"share_looping{side}") or 0.0 for side in ("", "_ar"))
+    shares = f"{own:.0%} of its answers and {baseline:.0%} of ar's repeat themselves in loops"
+    told = shares if own or baseline else ANOTHER_LOOPS
+    if "speedup_without_loops" in row.metrics and not any(without for _, without in pairs.values()):
+        return f"{told}; at every prompt one of the methods loops, so that nothing is without: measure other prompts"
     changed = [
         f"a {label} of {without:.2f} instead of {whole:.2f}"
         for label, (whole, without) in pairs.items()
@@ -216,10 +222,8 @@ def loops(row: Row) -> str | None:
     ]
     if not changed:
         return None
-    own, baseline = (row.value(f"share_looping{side}") or 0.0 for side in ("", "_ar"))
-    shares = f"{own:.0%} of its answers and {baseline:.0%} of ar's repeat themselves in loops"
     return (
-        f"{shares if own or baseline else ANOTHER_LOOPS}; the prompts at which no "
+        f"{told}; the prompts at which no "
         f"method does give {' and '.join(changed)}: judge by these, or measure other prompts or fewer new tokens"
     )
 

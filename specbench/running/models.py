@@ -226,7 +226,7 @@ def computing_packages(engines: Iterable[str]) -> tuple[str, ...]:
 
 def gguf_options(spec: RunSpec | RunOptions, name: str, tokenizer: str | None = None) -> dict[str, Any]:
     """Returns the option of `load_model` by which a GGUF model is loaded; none for others."""
-    return {"gguf": GgufOptions(tokenizer, spec.gpu_layers, spec.cache_dtype)} if is_gguf(name) else {}
+    return {"gguf": GgufOptions(tokenizer, spec.gpu_layers, spec.cache_dtype, "options")} if is_gguf(name) else {}
 
 
 def drafter_engine(engine: EngineName, target: CausalLM, name: str) -> EngineName:

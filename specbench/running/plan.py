@@ -498,6 +498,7 @@ def run_identity(
         "data_revisions": revisions or None,
         "chat": spec.chat,
         "special_stops": sorted(special_stops) or None,
+        "end_tokens": None if spec.servers is not None else models.target.told_ends,
         "template_date": printed_date(runs),
         "system_instruction": spec.system_instruction,
         "chat_template_args": spec.chat_template_args or None,
@@ -521,13 +522,16 @@ def drafter_identity(decoder: Decoder, models: LoadedModels) -> DrafterId:
     """Returns name and revision of a method's draft model, or of its drafter if it has no model. For a method with
     routes, both values list all routes, each as "language value". `passes`: dtype and attention of a draft model in
     another format than the target, which follow from other options than the target's. `weights`: THE_TARGETS if the
-    draft model is the GGUF file that the target was dequantized from."""
+    draft model, of a method with routes any of them, has the target's own; see `has_same_weights`."""
     if isinstance(decoder, SelectingDecoder) and decoder.method.routes:
         routes = route_drafter_identities(decoder, models)
-        return {
+        joined: DrafterId = {
             "name": ", ".join(f"{route} {each['name']}" for route, each in routes.items()),
             "revision": ", ".join(f"{route} {each['revision']}" for route, each in routes.items() if each["revision"]),
         }
+        if any("weights" in each for each in routes.values()):
+            joined["weights"] = THE_TARGETS
+        return joined
     drafter = decoder.drafter if isinstance(decoder, DraftingDecoder) else Drafter()
     model = models.drafters.get(decoder.method.name)
     part = drafter if model is None else model

@@ -74,7 +74,7 @@ def gguf_options_of(row: Row) -> dict[str, GgufOptions]:
     given: Mapping[str, Any] = row.request
     tokenizers = {given.get("drafter"): given.get("drafter_tokenizer"), row.target: given.get("tokenizer")}
     return {
-        name: GgufOptions(tokenizer, given.get("gpu_layers"), cache_dtype)
+        name: GgufOptions(tokenizer, given.get("gpu_layers"), cache_dtype, "run")
         for name, tokenizer in tokenizers.items() if name is not None and is_gguf(name)
     }  # fmt: skip
 

@@ -54,6 +54,15 @@ MODEL_DRAFTERS = {"model", "model_tree", "synthetic", "cascade"}
 TABLE_DRAFTERS = {"ngram": "n-gram model", "retrieval": "datastore"}
 HEAD_DRAFTERS = {"eagle", "eagle_tree", "block"}  # Medusa heads may also be in the target's own checkpoint
 PATH_DRAFTERS = {*TABLE_DRAFTERS, *HEAD_DRAFTERS, "medusa"}
+# What drafters need of the target, of which llama.cpp gives logits alone.
+OF_NETWORK = {
+    **dict.fromkeys((*HEAD_DRAFTERS, "medusa"), "its head reads the target's hidden states"),
+    "mtp": "it drafts with a layer of the target",
+    "self_skip": "its draft passes skip layers of the target",
+    "self_window": "its draft passes read the target's keys and values",
+    "self_quantized": "it copies the target's weights (or drafts with --set drafter.quantize=null --set "
+    "drafter.checkpoint=FILE.gguf)",
+}
 LOGGER_PACKAGES = ("mlflow", "tensorboard", "wandb")
 
 
@@ -182,7 +191,8 @@ def option_checks(options: RunOptions, *, needs_weights: bool = True) -> Iterato
 
 
 def model_checks(options: RunOptions, needs_weights: bool = True) -> Iterator[Callable[[], object]]:
-    yield partial(check_gguf_options, options)
+    if needs_weights:
+        yield partial(check_gguf_options, options)
     yield partial(check_model, options.target or TARGET, options.chat, needs_config=needs_weights)
     if options.drafter is not None:
         yield partial(check_model, options.drafter, needs_config=needs_weights)
@@ -206,13 +216,14 @@ def check_method(name: str, request: Request) -> None:
     """Raises ConfigError for an unknown method, a missing file, and a drafter, head, n-gram model or datastore that the
     request does not give."""
     keys = method_keys(name)
-    given = dict(pair.split("=", 1) for pair in request.options.overrides if "=" in pair)
-    given = {key.strip(): value.strip() for key, value in given.items()}
+    given = given_keys(request)
     target = request.options.target or TARGET
     drafter: Any = keys.get("drafter") if isinstance(keys.get("drafter"), Mapping) else {}
     kind = drafter.get("type")
     label = str(keys.get("name", name))
     path = given.get("drafter.path", drafter.get("path")) if kind in PATH_DRAFTERS else None
+    if (unfit := no_network(keys, request)) is not None:
+        raise ConfigError(f"method '{label}': {unfit}, or another method")
     if keys.get("routes"):
         return
     if path is None and kind in TABLE_DRAFTERS and target != TARGET:
@@ -236,6 +247,42 @@ def check_method(name: str, request: Request) -> None:
         checkpoint = None
     if needs_drafter(keys) and checkpoint is None and request.options.drafter is None and target != TARGET:
         raise ConfigError(f"drafter: method '{label}' needs a drafter model: give one with --drafter")
+
+
+def given_keys(request: Request) -> dict[str, str]:
+    """Returns the values of --set by key."""
+    pairs = (pair.split("=", 1) for pair in request.options.overrides if "=" in pair)
+    return {key.strip(): value.strip() for key, value in pairs}
+
+
+def no_network(keys: Mapping[str, Any], request: Request) -> str | None:
+    """Returns why a method cannot run because llama.cpp computes the target; None if it can. `keys`: the unchecked ones
+    of its file."""
+    if not (is_gguf(request.options.target or TARGET) and uses_llama_cpp(request.options.engine)):
+        return None
+    needed = next(needs_of_network(keys, given_keys(request)), None)
+    return needed and (
+        f"llama.cpp gives logits only, and {needed}: take --engine eager, which computes with the weights dequantized"
+    )
+
+
+def needs_of_network(keys: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[str]:
+    """Yields what a method needs of the target's network in torch."""
+    if isinstance(keys.get("decoder"), Mapping):
+        yield "its code runs the passes of transformers"
+    routes = keys.get("routes")
+    for part in (keys, *(routes.values() if isinstance(routes, Mapping) else ())):
+        drafter: Any = part.get("drafter") if isinstance(part, Mapping) else None
+        kind = drafter.get("type") if isinstance(drafter, Mapping) else None
+        if kind == "self_quantized" and given.get("drafter.quantize", drafter.get("quantize")) in (None, "null"):
+            continue
+        if kind in OF_NETWORK:
+            yield OF_NETWORK[kind]
+
+
+def uses_llama_cpp(engine: str) -> bool:
+    """Returns whether llama.cpp computes the passes of GGUF files."""
+    return engine == "llama.cpp" or (engine == "auto" and is_installed("llama_cpp"))
 
 
 def needs_drafter(keys: Mapping[str, Any]) -> bool:
@@ -267,7 +314,7 @@ def check_gguf_options(options: RunOptions) -> None:
     engine = options.engine
     names = {"target": options.target or TARGET, "drafter": options.drafter}
     found = {role: name for role, name in names.items() if name is not None and is_gguf(name)}
-    by_llama = engine == "llama.cpp" or (engine == "auto" and is_installed("llama_cpp"))
+    by_llama = uses_llama_cpp(engine)
     if engine == "llama.cpp":
         if "target" not in found:
             raise ConfigError(
@@ -380,8 +427,9 @@ def run_spec(request: Request) -> RunSpec:
     if options.sampling == "model":
         from specbench.models.loading import model_sampling
 
-        values = model_sampling(target, options.target_revision).values
-        prefix = f"--sampling model: '{target}': generation_config.json: "
+        asked = model_sampling(target, options.target_revision)
+        values = asked.values
+        prefix = f"--sampling model: '{target}': {asked.source}: "
         build(GenerationSpec, {"max_new_tokens": 1, **values}, prefix=prefix)
         overrides = [*(f"generation.{name}={json.dumps(value)}" for name, value in values.items()), *overrides]
     tasks, methods = with_overrides(tasks, methods, overrides)
@@ -450,12 +498,13 @@ def requested_methods(request: Request) -> tuple[Sequence[str], dict[str, str] |
     if request.servers is not None:  # without names, all servers are methods
         return [], {}
     target = request.options.target or TARGET
+    unfit = {name: no_network(method_keys(name), request) for name in method_names()}
     has_drafter = request.options.drafter is not None or target == TARGET
     reasons = {
         method.name: "it needs a draft model: give one with --drafter"
         for method in map(load_method, method_names()) if not has_drafter
         and any(part.needs_drafter and own_drafter(part, target) is None for part in method.parts)
-    }  # fmt: skip
+    } | {name: reason for name, reason in unfit.items() if reason is not None}  # fmt: skip
     return [name for name in method_names() if name not in reasons], reasons
 
 
@@ -498,7 +547,7 @@ def request_notes(request: Request, spec: RunSpec) -> Iterator[str]:
         others = ", ".join(f"{name} {json.dumps(value)}" for name, value in checkpoint_sampling.others.items())
         are = "is" if len(checkpoint_sampling.others) == 1 else "are"
         ignored = f"; its {others} {are} not supported and left out" if others else ""
-        yield f"--sampling model: {checkpoint_sampling} of the target's generation_config.json{ignored}"
+        yield f"--sampling model: {checkpoint_sampling} of the target's {checkpoint_sampling.source}{ignored}"
     drafter = request.options.drafter
     uses_it = any(part.needs_drafter or part.decoder is not None for each in spec.methods for part in each.parts)
     if drafter is not None and not uses_it:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from specbench.decoding.build import build_decoder
-from specbench.decoding.decoder import DraftingDecoder, tree_width
+from specbench.decoding.decoder import DraftingDecoder
 from specbench.decoding.loop import StopRules
 from specbench.decoding.proposal import Proposal, Verification
 from specbench.decoding.sampling import Distributions, Sampling
@@ -22,7 +22,8 @@ from specbench.models.near_ties import NEARLY_TIED, Divergence, TokenDifference,
 from specbench.models.own_passes import independent_rows
 from specbench.models.scoring import Output
 from specbench.specs.catalogue import load_method
-from tests.support import tiny
+from tests.support import differences, tiny
+from tests.support.differences import kinds
 from tests.support.loops import GREEDY, SometimesWrong, autoregressive
 from tests.support.toys import TableModel
 
@@ -35,10 +36,7 @@ def twin(kind: type[CausalLM] = CausalLM, dtype: torch.dtype = torch.float32) ->
 
 
 def answers_of(target: CausalLM) -> list[BaselineAnswer]:
-    return [
-        BaselineAnswer(str(number), ids, autoregressive(target, ids, STOP).token_ids)
-        for number, ids in enumerate(PROMPTS)
-    ]
+    return differences.answers_of(target, PROMPTS, STOP)
 
 
 def found_by(
@@ -49,25 +47,7 @@ def found_by(
     assert isinstance(decoder, DraftingDecoder)
     if rule is not None:
         decoder = DraftingDecoder(decoder.method, target, decoder.drafter, rule, GREEDY)
-    answers = answers_of(target)
-    outputs = [decoder.generate(each.prompt_ids, STOP, 0).token_ids for each in answers]
-    most = decoder.method.most_draft_tokens + 1
-    starts = [BaselineAnswer(each.name, each.prompt_ids, each.token_ids[:num_noise_tokens]) for each in answers]
-    trees = tree_width([decoder])
-    width = measure_batch_width(target, starts, most, trees)
-    tolerance = width.noise(most, trees).tolerance
-
-    def again(index: int, position: int) -> Any:
-        return decoder.record_passes(answers[index].prompt_ids, STOP, 0, position)
-
-    found = find_differences(target, answers, outputs, tolerance, decode_again=again, trust=width.trust(trees))
-    return found, width
-
-
-def kinds(found: Sequence[TokenDifference]) -> set[str | None]:
-    assert found, "the planted defect changes no output: the control is none"
-    assert all(each.repeated for each in found)
-    return {each.kind for each in found}
+    return differences.differences_of(decoder, target, PROMPTS, STOP, num_noise_tokens)
 
 
 # A right method on a target whose passes round alike.

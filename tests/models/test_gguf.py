@@ -1,6 +1,7 @@
 """GGUF files: their names, headers and tokenizers, models in torch with dequantized weights, and what is refused."""
 
 import gc
+import json
 import shutil
 import sys
 from collections.abc import Callable
@@ -22,12 +23,15 @@ from specbench.models.gguf.files import find_gguf, is_gguf, models_among, one_of
 from specbench.models.gguf.header import Header, read_header
 from specbench.models.gguf.loading import layers_on_gpu
 from specbench.models.gguf.model import GgufLM
+from specbench.models.gguf.options import GgufOptions
 from specbench.models.gguf.tokenizer import check_tokenizer, load_gguf_tokenizer
-from specbench.models.loading import load_model
+from specbench.models.loading import gguf_sampling, load_model
+from specbench.results.leaderboard import load
 from specbench.running.models import LoadedModels, choose_products
 from tests.support import gguf_files, tiny
 
 Outcome = tuple[int, str, str]
+FILE_ONLY = GgufOptions()
 
 
 @pytest.fixture(scope="module")
@@ -233,7 +237,7 @@ def test_weights_that_stay_in_their_file_are_not_free(file: Path, monkeypatch: p
     monkeypatch.setattr("specbench.models.devices.available_memory", lambda: 5000 + others)
     gc.collect()
     others = sum(devices.WEIGHTS_IN_FILES.values())
-    check = partial(devices.check_memory, 4500, "a drafter: its weights take", "a smaller one")
+    check = partial(devices.check_memory, 4500, "a drafter: its weights take", "take a smaller one")
     check()
     target = engine.LlamaNetwork(file)
     assert devices.free_memory() == 4000
@@ -261,28 +265,31 @@ def test_memory_of_this_process() -> None:
 
 def test_a_tokenizer_that_transformers_lacks(file: Path, tmp_path: Path) -> None:
     path = gguf_files.changed(file, tmp_path / "kind.gguf", b"gpt2", b"abcd")
-    with pytest.raises(ConfigError, match=r"tokenizer.ggml.model = 'abcd': .*--tokenizer"):
+    with pytest.raises(ConfigError, match=r"tokenizer.ggml.model = 'abcd': .*folder or hub id instead of the file"):
         load_model(str(path), device="cpu", weights=False)
+    of_a_run = GgufOptions(given_by="options")
+    with pytest.raises(ConfigError, match=r"tokenizer.ggml.model = 'abcd': .*--tokenizer"):
+        load_model(str(path), device="cpu", weights=False, gguf=of_a_run)
 
 
 def test_a_tokenizer_without_its_merges(file: Path, tmp_path: Path) -> None:
     path = gguf_files.changed(file, tmp_path / "m.gguf", b"ggml.merges", b"ggml.mergez")
     with pytest.raises(ConfigError, match=r"m.gguf: tokenizer.ggml.merges is missing: .*--tokenizer"):
-        load_model(str(path), device="cpu", weights=False)
+        load_model(str(path), device="cpu", weights=False, gguf=GgufOptions(given_by="options"))
 
 
 def test_a_tokenizer_with_other_tokens(file: Path) -> None:
     found = find_gguf(str(file))
-    check_tokenizer(load_gguf_tokenizer(found), found, None, None)
+    check_tokenizer(load_gguf_tokenizer(found, FILE_ONLY), found, FILE_ONLY, None)
     with pytest.raises(ConfigError, match=r"tokenizer.ggml.tokens: .* of 2,048 are others in the tokenizer of --"):
-        check_tokenizer(tiny.tokenizer(), found, "tiny", None)
+        check_tokenizer(tiny.tokenizer(), found, GgufOptions("tiny"), None)
     with pytest.raises(ConfigError, match=r"it has 2,048 tokens, and the tokenizer .* makes token 3,"):
-        check_tokenizer(tiny.tokenizer(num_extra=3000), found, "tiny", None)
+        check_tokenizer(tiny.tokenizer(num_extra=3000), found, GgufOptions("tiny"), None)
 
 
 def test_added_tokens_are_listed_a_few_times_only(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """transformers makes the dictionary anew at each access: once per token, Gemma's check would take minutes."""
-    found, tokenizer, reads = find_gguf(str(file)), load_gguf_tokenizer(find_gguf(str(file))), []
+    found, tokenizer, reads = find_gguf(str(file)), load_gguf_tokenizer(find_gguf(str(file)), FILE_ONLY), []
     added = type(tokenizer).added_tokens_decoder.fget
 
     def counted(self: object) -> dict[int, object]:
@@ -290,21 +297,21 @@ def test_added_tokens_are_listed_a_few_times_only(file: Path, monkeypatch: pytes
         return dict(added(self))
 
     monkeypatch.setattr(type(tokenizer), "added_tokens_decoder", property(counted))
-    check_tokenizer(tokenizer, found, None, None)
+    check_tokenizer(tokenizer, found, FILE_ONLY, None)
     assert 0 < len(reads) < 10
 
 
 def test_a_tokenizer_that_splits_otherwise(file: Path) -> None:
     """llama.cpp's is not needed to show it: one that makes a token of each byte."""
-    found, tokenizer = find_gguf(str(file)), load_gguf_tokenizer(find_gguf(str(file)))
+    found, tokenizer = find_gguf(str(file)), load_gguf_tokenizer(find_gguf(str(file)), FILE_ONLY)
 
     def split(text: str, adds: bool) -> list[int]:
         return [token for character in text for token in tokenizer(character)["input_ids"]]
 
     with pytest.raises(ConfigError, match=r"tokenizer.ggml.pre = 'gpt-2': llama.cpp splits a sample of text into"):
-        check_tokenizer(tokenizer, found, None, split)
+        check_tokenizer(tokenizer, found, FILE_ONLY, split)
     with pytest.warns(UserWarning, match="splits a sample of text"):  # the user's choice
-        check_tokenizer(tokenizer, found, "org/model", split)
+        check_tokenizer(tokenizer, found, GgufOptions("org/model"), split)
 
 
 def test_dequantized_it_is_the_checkpoint(file: Path) -> None:
@@ -317,13 +324,13 @@ def test_dequantized_it_is_the_checkpoint(file: Path) -> None:
 
 def test_an_unknown_way_of_splitting_is_told_without_llama_cpp(file: Path, tmp_path: Path) -> None:
     found = find_gguf(str(file))
-    check_tokenizer(load_gguf_tokenizer(found), found, None, None)  # a known one says nothing
+    check_tokenizer(load_gguf_tokenizer(found, FILE_ONLY), found, FILE_ONLY, None)  # a known one says nothing
     path = gguf_files.changed(file, tmp_path / "m.gguf", b"gpt-2", b"gpt-9")
     unknown = find_gguf(str(path))
-    tokenizer = load_gguf_tokenizer(unknown)
+    tokenizer = load_gguf_tokenizer(unknown, FILE_ONLY)
     with pytest.warns(UserWarning, match=r"m.gguf: tokenizer.ggml.pre = 'gpt-9': whether transformers splits text as"):
-        check_tokenizer(tokenizer, unknown, None, None)
-    check_tokenizer(tokenizer, unknown, "org/model", None)
+        check_tokenizer(tokenizer, unknown, FILE_ONLY, None)
+    check_tokenizer(tokenizer, unknown, GgufOptions("org/model"), None)
 
 
 def test_a_model_in_several_files_is_dequantized(file: Path, tmp_path: Path) -> None:
@@ -385,6 +392,50 @@ def test_a_run_tells_that_weights_are_dequantized(
     code, printed, said = specbench(*words)
     assert code == 0, said
     assert "F32 dequantized (float32)" in printed
+
+
+def test_the_sampling_that_a_file_asks_for(file: Path, specbench: Callable[..., Outcome], tmp_path: Path) -> None:
+    """As llama.cpp's conversion writes it; the file's keys are those of a checkpoint's generation_config.json."""
+    path = gguf_files.with_floats(
+        file, tmp_path / "m.gguf", general__sampling__temp=0.7, general__sampling__top_k=20,
+        general__sampling__top_p=0.8, general__sampling__min_p=0, general__sampling__penalty_repeat=1.05,
+        general__sampling__xtc_threshold=0.1,
+    )  # fmt: skip
+    words = ("run", "--task", "mgsm", "--subset", "en", "--data", "sample", "--limit", "1", "--method", "pld",
+             "--engine", "eager", "--sampling", "model", "--set", "generation.max_new_tokens=4", "--target",
+             str(path), "--output", "here")  # fmt: skip
+    code, printed, said = specbench(*words)
+    assert code == 0, said
+    asked = "temperature 0.7, top_k 20, top_p 0.8 of the target's general.sampling.*; its penalty_repeat 1.05 is not"
+    assert asked in " ".join(said.split()) and "temperature 0.7, top-k 20, top-p 0.8" in printed
+    (found,) = {(row.end_tokens, row.sampling.temperature) for row in load(tmp_path / "here" / "leaderboard.json")}
+    assert found == ("0 <|end|>", 0.7)
+    code, printed, _ = specbench("show", str(path))
+    assert code == 0 and "sampling of the file's metadata (--sampling model): temperature 0.7, top_k 20" in " ".join(
+        printed.split()
+    )
+    code, _, said = specbench(*words[:-3], str(file))
+    assert code == 2 and "asks for no sampling (it has no keys general.sampling.* that do)" in " ".join(said.split())
+
+
+def test_what_keys_of_sampling_mean() -> None:
+    assert gguf_sampling({}) is gguf_sampling({"temp": 0.0, "top_k": 40}) is gguf_sampling({"top_k": 0}) is None
+    found = gguf_sampling({"top_k": -1, "xtc_probability": 0.5, "xtc_threshold": 0.1, "mirostat": 0, "mirostat_tau": 5})
+    assert found is not None and found.values == {"temperature": 1.0, "top_k": None, "top_p": None}
+    assert found.others == {"xtc_probability": 0.5, "xtc_threshold": 0.1}
+
+
+def test_commands_without_an_engine_tell_that_weights_are_dequantized(
+    file: Path, specbench: Callable[..., Outcome]
+) -> None:
+    """They compute in torch, with llama.cpp installed or not."""
+    words = ("vocab", "--target", str(file), "--drafter", "embedded:drafter", "--subset", "en", "--limit", "1")
+    code, printed, said = specbench(*words)
+    assert code == 0 and "dequantized" not in printed + said  # of the tokenizers alone
+    code, printed, said = specbench(*words, "--acceptance", "--dtype", "float32", "--json")
+    assert code == 0 and f"model '{file}' is computed in torch, F32 dequantized (float32)" in " ".join(said.split())
+    dtypes = json.loads(printed)
+    assert (dtypes["target_dtype"], dtypes["drafter_dtype"]) == ("F32 dequantized (float32)", "float32")
 
 
 def test_a_dry_run_of_a_pair(file: Path, specbench: Callable[..., Outcome], tmp_path: Path) -> None:

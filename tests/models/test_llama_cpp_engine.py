@@ -9,12 +9,14 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from specbench.analysis.audit.audit import scoring_target
 from specbench.core.errors import ConfigError
 from specbench.decoding.build import build_decoder
 from specbench.decoding.loop import StopRules
@@ -29,6 +31,7 @@ from specbench.models.loading import load_model
 from specbench.results.leaderboard import load
 from specbench.results.row import Row
 from specbench.results.runs import finished_run
+from specbench.running.models import LoadedModels
 from specbench.running.recorded_prompts import Target
 from specbench.specs.catalogue import load_method
 from tests.support import gguf_files
@@ -42,7 +45,9 @@ CLOSE = {"atol": 2e-3, "rtol": 1e-3}
 
 
 def opened(path: Path, dtype: str = "float32") -> CausalLM:
-    return load_model(str(path), device="cpu", engine="llama.cpp", gguf=GgufOptions(cache_dtype=dtype))
+    return load_model(
+        str(path), device="cpu", engine="llama.cpp", gguf=GgufOptions(cache_dtype=dtype, given_by="options")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -413,8 +418,11 @@ def test_passes_of_one_row(mamba: CausalLM) -> None:
 
 
 def test_what_needs_the_network_is_refused_in_one_line(model: CausalLM) -> None:
-    with pytest.raises(ConfigError, match="its network in torch: take --engine eager"):
+    with pytest.raises(ConfigError, match="its network in torch, of the weights dequantized: take --engine eager"):
         model.model  # noqa: B018
+    of_a_run, named = (GgufOptions(given_by=source) for source in ("run", "name"))
+    assert of_a_run.other_engine("eager") == "measure again with --engine eager"
+    assert "--engine" not in named.other_engine("eager") and "--tokenizer" not in named.other_tokenizer
     model.hidden_layers = (1,)
     try:
         with pytest.raises(ConfigError, match="gives no hidden states"):
@@ -422,6 +430,13 @@ def test_what_needs_the_network_is_refused_in_one_line(model: CausalLM) -> None:
     finally:
         model.hidden_layers = ()
         model.reset()
+
+
+def test_an_audit_of_servers_scores_a_file_with_llama_cpps_kernels(model: CausalLM) -> None:
+    """As the server computes; torch's, with the weights dequantized, are another target."""
+    served = cast(LoadedModels, SimpleNamespace(target=model, scoring=None))
+    scoring = scoring_target(served, str(gguf_files.embedded("drafter")))
+    assert isinstance(scoring, CausalLM) and (scoring.engine, scoring.precision) == ("llama.cpp", "F32")
 
 
 @pytest.mark.parametrize("method", ["self-quantized", "self-skip", "self-window"])

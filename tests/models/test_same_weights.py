@@ -1,5 +1,7 @@
-"""A checkpoint that was dequantized from a GGUF file has that file's weights, and one that it was made of has not."""
+"""A checkpoint that was dequantized from a GGUF file has that file's weights, and one that it was made of has not. A
+model has its own."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -64,18 +66,23 @@ def test_a_checkpoint_that_was_dequantized_has_the_files_weights(
 def test_a_checkpoint_of_which_the_file_was_made_has_other_weights(file: Path, dequantized: CausalLM) -> None:
     original = load_model("embedded:drafter", device="cpu")
     assert not has_same_weights(original, dequantized)
-    assert not has_same_weights(original, original)  # no file is among them
     whole = load_model(str(embedded("drafter")), device="cpu", engine="eager")
     assert has_same_weights(original, whole)  # in float32
     other = load_model("embedded:target", device="cpu")
     assert not has_same_weights(other, dequantized)  # of another size
 
 
-def test_the_same_file_twice_is_told_only_in_two_engines(file: Path, dequantized: CausalLM) -> None:
-    again = load_model(str(file), device="cpu", engine="eager")
-    assert not has_same_weights(dequantized, again)
-    as_stored = load_model(str(file), weights=False)  # as llama.cpp reads it
-    assert has_same_weights(dequantized, as_stored) and has_same_weights(as_stored, dequantized)
+def test_a_model_has_its_own_weights(file: Path, dequantized: CausalLM, tmp_path: Path) -> None:
+    again, as_stored = (load_model(str(file), device="cpu", weights=weights) for weights in (True, False))
+    for other in (again, as_stored):  # in the same engine, and as llama.cpp reads it
+        assert has_same_weights(dequantized, other) and has_same_weights(other, dequantized)
+    copied = tmp_path / "model.gguf"
+    shutil.copyfile(file, copied)
+    assert has_same_weights(dequantized, load_model(str(copied), device="cpu", weights=False))
+    first, second = (load_model("embedded:drafter", device="cpu") for _ in range(2))
+    assert has_same_weights(first, second)
+    quantized = load_model("embedded:drafter", device="cpu", quantize="int8")
+    assert not has_same_weights(quantized, first) and has_same_weights(quantized, quantized)
 
 
 def test_a_place_is_that_of_the_tensor(file: Path) -> None:
@@ -100,8 +107,28 @@ def test_a_row_with_the_targets_weights_leads_no_table() -> None:
     order = rank_rows([RowWithRecords(each) for each in rows], "speedup")
     assert [(each.row.method, each.text) for each in order] == [("sd@1:0", "1"), ("self-quantized@1:0", "")]
     (line,) = unranked_line(rows)
-    assert line.startswith("not ranked: self-quantized: target and drafter have the same weights")
+    assert line.startswith("not ranked: self-quantized: target and drafter have the same weights: one is the other's")
     assert why_unranked(rows[1]) is None
+    itself = row(method="sd@1:0", drafter_weights="the target's", target_revision="local-1", drafter_revision="local-1")
+    assert why_unranked(itself) == "target and drafter have the same weights: the drafter is the target itself"
+
+
+@pytest.mark.parametrize("name", ["file", "embedded:drafter"])
+def test_a_run_whose_drafter_is_the_target_says_so(
+    name: str, file: Path, specbench: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    model = str(file) if name == "file" else name
+    words = (
+        "run", "--task", "mgsm", "--subset", "en", "--data", "sample", "--limit", "2", "--threads", "1", "--method",
+        "sd", "--target", model, "--drafter", model, "--set", "generation.max_new_tokens=6", "--output", "here",
+    )  # fmt: skip
+    code, out, said = specbench(*words)
+    assert code == 0, said
+    rows = {each.method_name: each for each in load(tmp_path / "here" / "leaderboard.json")}
+    assert rows["sd"].drafter_weights == "the target's" and rows["sd"].metrics["acceptance_rate"].value == 1
+    assert "target and drafter have the same weights: the drafter is the target itself" in " ".join(out.split())
+    code, again, said = specbench(*words)  # without the weights
+    assert code == 0 and "the drafter is the target itself" in " ".join(again.split()), said
 
 
 def test_a_run_with_the_targets_own_file_says_so(

@@ -10,8 +10,10 @@ from transformers import AutoTokenizer
 from specbench.decoding.build import build_decoder
 from specbench.decoding.loop import StopRules, WrittenText
 from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.models.gguf.header import read_header
 from specbench.models.loading import load_model, load_tokenizer, model_sampling
 from specbench.specs.catalogue import load_method
+from tests.support.gguf_files import needs_llama_cpp
 from tests.support.loops import GREEDY, autoregressive
 from tests.support.public_models import Answered, answered, generate
 
@@ -80,6 +82,32 @@ def test_a_gguf_file_has_the_prompts_of_its_folder(name: str, real_models: Path)
             assert ours.render_prompt([text], chat=True).ids == theirs.render_prompt([text], chat=True).ids
     assert theirs.eos_token_ids <= ours.eos_token_ids  # the file names more tokens that end a turn
     assert ours.chat_template.exists == theirs.chat_template.exists == (name != "gemma3-270m")
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [("smollm2-135m", {0: "<|endoftext|>"}), ("gemma3-270m", {106: "<end_of_turn>"}),
+     ("qwen-coder-0.5b", {151643: "<|endoftext|>"}), ("qwen-coder-1.5b", {151643: "<|endoftext|>"})],
+)  # fmt: skip
+def test_a_gguf_file_ends_answers_at_its_keys_and_at_ends_of_turns(
+    name: str, more: dict[int, str], real_models: Path
+) -> None:
+    """The folders' generation configs were made of the files' key `eos`. The file's other ends are control tokens, at
+    which llama.cpp ends too; of its ends, only the marks of repositories and `</s>` are none here."""
+    needs_llama_cpp()
+    from specbench.models.gguf.engine import LlamaNetwork
+
+    path = real_models / f"{name}.gguf"
+    named = json.loads((real_models / name / "generation_config.json").read_text())["eos_token_id"]
+    header = read_header(path)
+    assert header.end_tokens["tokenizer.ggml.eos_token_id"] == [named]
+    assert header.end_ids == {named, *more}  # the stops of a run: see GgufLM
+    assert {index: header.tokens[index].decode() for index in more} == more
+    network = LlamaNetwork(path, only_vocabulary=True)
+    theirs = {each for each in range(network.num_tokens) if network.api.llama_vocab_is_eog(network.vocab, each)}
+    assert header.end_ids < theirs
+    marks = {"</s>", "<reponame>", "<|repo_name|>", "<|file_sep|>", "<|fim_pad|>"}
+    assert {header.tokens[each].decode() for each in theirs - header.end_ids} <= marks
 
 
 HUB: dict[str, Any] = {  # of Qwen's instruct releases

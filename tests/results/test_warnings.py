@@ -71,6 +71,15 @@ def test_loops_that_change_the_speed_up_or_the_acceptance_length_say_so() -> Non
     assert marked_warnings(of().model_copy(update={"warnings": warnings_of(of(speedup_without_loops=1.2), [], [])}))
 
 
+def test_loops_at_every_prompt_are_told_although_nothing_is_without() -> None:
+    shares = {f"share_looping{side}": Estimate(value=1.0) for side in ("", "_ar")}
+    nothing = {f"{name}_without_loops": Estimate() for name in ("speedup", "mean_acceptance_length")}
+    text = text_of(measured(**shares, **nothing))
+    assert (
+        text.startswith("100% of its answers and 100% of ar's") and "at every prompt one of the methods loops" in text
+    )
+
+
 def test_loops_of_another_method_alone_are_told_as_its_own() -> None:
     """A row without a loop changes without the prompts at which another method of the run has one. Rows of earlier
     versions keep their words for it, and no other ones."""

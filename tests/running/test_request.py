@@ -17,7 +17,9 @@ from specbench.running.request import (
     TABLE_DRAFTERS,
     Request,
     check_request,
+    requested_methods,
 )
+from specbench.specs.catalogue import method_names
 from specbench.specs.run_options import RunOptions
 from tests.support import tiny
 
@@ -116,6 +118,30 @@ def problem(**options: object) -> str:
     except ConfigError as error:
         return str(error)
     return ""
+
+
+def test_what_llama_cpp_cannot_run_is_told_before_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request, "is_installed", lambda name: True)
+    heads = {"eagle", "eagle2", "eagle3", "eagle3-chain", "peagle", "dflash", "dspark", "domino", "medusa",
+             "medusa-typical"}  # fmt: skip
+    own = {"mtp", "self-skip", "self-skip-swift", "self-window", "self-quantized"}
+    of_transformers = {"hf-sd", "hf-pld", "hf-slem", "hf-tli"}
+    refused = {
+        name: found for name in method_names()
+        if "llama.cpp gives logits only" in (found := problem(target="m.gguf", methods=[name], engine="llama.cpp"))
+    }  # fmt: skip
+    assert set(refused) == heads | own | of_transformers
+    assert all("drafter.path" not in said and "needs a drafter" not in said for said in refused.values())
+    assert all("its head reads the target's hidden states: take --engine eager" in refused[name] for name in heads)
+    assert "llama.cpp gives logits only" in problem(target="m.gguf", methods=["eagle3"])  # auto
+    eager = problem(target="m.gguf", methods=["eagle3"], engine="eager")
+    assert "no published eagle3 head" in eager and "llama.cpp" not in eager
+    asked = Request(["mgsm"], ["all"], RunOptions(target="m.gguf", drafter="d.gguf"), "")
+    names, left_out = requested_methods(asked)
+    assert left_out is not None and left_out.keys() == refused.keys() and not left_out.keys() & set(names)
+    assert left_out["eagle3"] in refused["eagle3"]
+    overrides = ("drafter.quantize=null", "drafter.checkpoint=m.gguf")
+    assert "logits only" not in problem(target="m.gguf", methods=["self-quantized"], overrides=overrides)
 
 
 def test_missing_packages_and_devices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -56,7 +56,20 @@ def retyped(source: Path, path: Path, tensor: str, kind: int) -> Path:
 def split(source: Path, to: Path, num_tensors: int = 4) -> list[Path]:
     """Writes a model into several files of `num_tensors` tensors, as llama.cpp's tools do. Returns them."""
     reader = gguf.GGUFReader(source)
-    writer = gguf.GGUFWriter(to / "model.gguf", "llama", split_max_tensors=num_tensors)
+    copy_into(gguf.GGUFWriter(to / "model.gguf", "llama", split_max_tensors=num_tensors), reader)
+    return sorted(to.glob("model-*.gguf"))
+
+
+def with_floats(source: Path, path: Path, **values: float) -> Path:
+    """Writes a copy with more keys of floats, in whose names "__" stands for a dot."""
+    writer = gguf.GGUFWriter(path, "llama")
+    for name, value in values.items():
+        writer.add_float32(name.replace("__", "."), value)
+    copy_into(writer, gguf.GGUFReader(source))
+    return path
+
+
+def copy_into(writer: gguf.GGUFWriter, reader: gguf.GGUFReader) -> None:
     for key, field in reader.fields.items():
         if not key.startswith("GGUF.") and key != "general.architecture":
             kind, *elements = field.types
@@ -67,7 +80,6 @@ def split(source: Path, to: Path, num_tensors: int = 4) -> list[Path]:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return sorted(to.glob("model-*.gguf"))
 
 
 @cache

@@ -47,6 +47,7 @@ from specbench.integrations.served.decoder import ServedDecoder
 from specbench.integrations.served.engine import Engine
 from specbench.models.batch_width import BaselineAnswer, BatchWidth, measure_batch_width
 from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.models.gguf.files import is_gguf
 from specbench.models.loading import load_model
 from specbench.models.near_ties import DecodeText, Greedy, compare_greedy
 from specbench.models.own_passes import OwnPasses
@@ -472,7 +473,7 @@ def scoring_target(models: LoadedModels, name: str | None) -> ScoringModel:
     """Returns the target that scores answers: the model `name`, loaded into this process, else that of `models`. Raises
     ConfigError if it has other tokens, and if there is none."""
     if name is not None:
-        loaded = load_model(name)
+        loaded = load_model(name, engine="auto" if is_gguf(name) else "eager")  # with llama.cpp's kernels, as servers
         if not has_same_tokens(loaded, models.target):
             raise ConfigError(f"--target {name}: has other tokens than the tokenizer of the servers: give their target")
         return loaded

@@ -49,6 +49,7 @@ class Representation(BaseModel):
 
     model: str
     revision: str | None
+    dtype: str | None = None
     prompt: str  # as its tokens decode; for an empty prompt, the special token that begins a text
     num_texts: int
     num_unknown: int
@@ -73,9 +74,9 @@ def representation(
     texts = [model.decode_text(ids, TAGS) for ids in drawn]
     found = [language_of(answer_in(text, is_open=is_open), *languages) for text in texts]
     return Representation(
-        model=model.name, revision=model.revision, prompt=model.tokenizer.decode(prompt_ids), num_texts=num_texts,
-        num_unknown=found.count(None), max_new_tokens=max_new_tokens, temperature=temperature, seed=seed,
-        languages=rank_languages(found),
+        model=model.name, revision=model.revision, dtype=model.precision, prompt=model.tokenizer.decode(prompt_ids),
+        num_texts=num_texts, num_unknown=found.count(None), max_new_tokens=max_new_tokens,
+        temperature=temperature, seed=seed, languages=rank_languages(found),
     )  # fmt: skip
 
 
@@ -142,4 +143,5 @@ def representation_table(found: Representation) -> Table:
         for share in found.languages
     ]  # fmt: skip
     columns = number_columns("rank", "language", "texts", "share %\n95 % interval")
-    return Table(f"languages of {found.model}", columns, rows, [caption], num_keys=2)
+    dtype = f" ({found.dtype})" if found.dtype else ""
+    return Table(f"languages of {found.model}{dtype}", columns, rows, [caption], num_keys=2)

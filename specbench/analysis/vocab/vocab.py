@@ -322,10 +322,13 @@ class VocabReport(BaseModel):
     passes_in_texts: the least number of draft passes for ψ, a mean over all occurrences of target tokens in the texts.
     writable_in_texts: the share of these occurrences that drafter tokens can spell.
     num_same_ids: the number of ids that mean the same token in both vocabularies.
+    target_dtype, drafter_dtype: that of the passes for the expected acceptance.
     """
 
     target: str
     drafter: str
+    target_dtype: str | None = None
+    drafter_dtype: str | None = None
     texts: str
     same_vocabulary: bool
     num_same_ids: int = 0
@@ -370,9 +373,13 @@ def make_report(
         writable_in_texts=sum(count for token, count in counts.items() if ways[token][0]) / total,
     )  # fmt: skip
     methods = method_fits(report)
-    if models is not None:
-        methods = expected_acceptance(models, methods, texts, seed)
-    return report.model_copy(update={"methods": methods})
+    if models is None:
+        return report.model_copy(update={"methods": methods})
+    assert models.drafter is not None
+    return report.model_copy(update={
+        "methods": expected_acceptance(models, methods, texts, seed),
+        "target_dtype": models.target.precision, "drafter_dtype": models.drafter.precision,
+    })  # fmt: skip
 
 
 def method_fits(report: VocabReport) -> list[MethodFit]:
@@ -493,7 +500,8 @@ MANY_LENGTHS = 20
 
 def report_parts(report: VocabReport) -> Iterator[Table | str]:
     # 1. How many tokens both have.
-    yield f"T: {report.target}\nD: {report.drafter}\n"
+    own, other = (f", {dtype}" if dtype else "" for dtype in (report.target_dtype, report.drafter_dtype))
+    yield f"T: {report.target}{own}\nD: {report.drafter}{other}\n"
     yield Table("vocabularies", text_columns("tokens") + number_columns("T", "D", "T ∩ D", "T ∩ D / T"), [
         _cells(kind, of.target, of.drafter, of.both, f"{of.ratio:.3f}") for kind, of in report.overlaps.items()
     ])  # fmt: skip

@@ -381,7 +381,7 @@ class LlamaSequence(CachedSequence):
         kept = f", with {num_states} earlier states," if num_states else ""
         what = f"model '{self.name}': keys and values of {capacity:,} tokens in {self.kind}{kept} take"
         other = ", --cache-dtype float16" if self.kind == "float32" else ""
-        remedy = f"shorter prompts, a smaller generation.max_new_tokens{other} or a smaller model"
+        remedy = f"take shorter prompts, a smaller generation.max_new_tokens{other} or a smaller model"
         check_memory((1 + num_states) * needed, what, remedy, freed)
 
     def _read(

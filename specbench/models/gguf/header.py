@@ -29,6 +29,7 @@ EXPERTS = "_exps."  # in the names of tensors that hold the experts of a layer
 CONTROL, USER_DEFINED, BYTE = 3, 4, 6  # types of tokens
 NORMAL = 1
 EMBEDDINGS = b"token_embd.weight"
+SAMPLING = "general.sampling."
 ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 # Control tokens that end a turn, also where the file names no such token: as llama.cpp has them.
 TURN_ENDS = frozenset((
@@ -167,6 +168,15 @@ class Header:
     @property
     def end_ids(self) -> frozenset[int]:
         return frozenset(index for ids in self.end_tokens.values() for index in ids)
+
+    @property
+    def sampling(self) -> dict[str, float]:
+        """The sampling that the file asks for, by the keys of `general.sampling`; empty if it names none."""
+        found = {key: value for key, value in self.values.items() if key.startswith(SAMPLING)}
+        return {
+            key.removeprefix(SAMPLING): float(f"{value:.6g}")  # they are stored with 24 bits
+            for key, value in found.items() if isinstance(value, int | float)
+        }  # fmt: skip
 
     @cached_property
     def precision(self) -> str:

@@ -45,26 +45,27 @@ def load_gguf(
     `device`. `load_tokenizer`: loads that of `options`. `weights`: if False, only the header and the tokenizer are
     read. `is_cpu`: keeps llama.cpp off a GPU, unless `options` say otherwise."""
     file = find_gguf(name, revision)
-    check_tokenizer_kind(file, options.tokenizer)
-    tokenizer = load_gguf_tokenizer(file) if options.tokenizer is None else load_tokenizer(options.tokenizer)
+    check_tokenizer_kind(file, options)
+    tokenizer = load_gguf_tokenizer(file, options) if options.tokenizer is None else load_tokenizer(options.tokenizer)
     if not weights:
-        check_tokenizer(tokenizer, file, options.tokenizer, own_tokenize(file))
-        return GgufLM(file.header, tokenizer, name, file.identity)
+        check_tokenizer(tokenizer, file, options, own_tokenize(file))
+        return GgufLM(file.header, tokenizer, name, file.identity, options)
     if engine != ENGINE:
-        check_tokenizer(tokenizer, file, options.tokenizer, own_tokenize(file))
-        return DequantizedLM(load_dequantized(file, dtype, device), file.header, tokenizer, name, file.identity)
-    check_memory(file.num_bytes, f"{file.path}: its weights take", "a smaller quantization")
+        check_tokenizer(tokenizer, file, options, own_tokenize(file))
+        network: Any = load_dequantized(file, dtype, device, options)
+        return DequantizedLM(network, file.header, tokenizer, name, file.identity)
+    check_memory(file.num_bytes, f"{file.path}: its weights take", "take a smaller quantization")
     network = LlamaNetwork(file.path, layers_on_gpu(is_cpu, options.gpu_layers))
-    check_tokenizer(tokenizer, file, options.tokenizer, tokenize_by(network))
-    return LlamaLM(network, file.header, tokenizer, name, file.identity, options.cache_dtype)
+    check_tokenizer(tokenizer, file, options, tokenize_by(network))
+    return LlamaLM(network, file.header, tokenizer, name, file.identity, options)
 
 
 def checked_tokenizer(name: str, revision: str | None) -> Any:
     """Returns the tokenizer of a GGUF file."""
-    file = find_gguf(name, revision)
-    check_tokenizer_kind(file, None)
-    tokenizer = load_gguf_tokenizer(file)
-    check_tokenizer(tokenizer, file, None, own_tokenize(file))
+    file, options = find_gguf(name, revision), GgufOptions()
+    check_tokenizer_kind(file, options)
+    tokenizer = load_gguf_tokenizer(file, options)
+    check_tokenizer(tokenizer, file, options, own_tokenize(file))
     return tokenizer
 
 
@@ -93,20 +94,18 @@ def layers_on_gpu(is_cpu: bool, wanted: int | None) -> int:
     return ALL_LAYERS if able and not is_cpu else 0
 
 
-def load_dequantized(file: GgufFile, dtype: Any, device: torch.device) -> Any:
+def load_dequantized(file: GgufFile, dtype: Any, device: torch.device, options: GgufOptions) -> Any:
     """Returns the network of a file in torch, with its weights dequantized. Raises ConfigError for an architecture or a
     type of weights that transformers lacks, and if there is too little memory."""
     require("accelerate", f"GGUF file '{file.path}' without llama.cpp")
     if device.type == "cpu":
         num_bytes = sum(file.header.types.values()) * dtype.itemsize
-        remedy = f"--engine {ENGINE}, which computes with them as they are"
-        check_memory(
-            num_bytes, f"{file.path}: its weights, dequantized to {str(dtype).removeprefix('torch.')}, take", remedy
-        )
+        what = f"{file.path}: its weights, dequantized to {str(dtype).removeprefix('torch.')}, take"
+        check_memory(num_bytes, what, f"take a smaller one, or {options.other_engine(ENGINE)}")
     try:
         # The bar of dequantizing is shown whatever transformers' verbosity.
         with quiet_transformers(), redirect_stderr(StringIO()), TemporaryDirectory(prefix="gguf-") as folder:
-            path = file.path if len(file.paths) == 1 else one_file(file, Path(folder))
+            path = file.path if len(file.paths) == 1 else one_file(file, Path(folder), options)
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 str(path.parent), gguf_file=path.name, dtype=dtype, output_loading_info=True
             )
@@ -116,23 +115,23 @@ def load_dequantized(file: GgufFile, dtype: Any, device: torch.device) -> Any:
     except Exception as error:  # of many classes
         if is_out_of_memory(error):
             raise ConfigError(
-                f"{file.path}: out of memory on {device} while its weights are dequantized: free memory, or take "
-                f"--engine {ENGINE}, which computes with them as they are"
+                f"{file.path}: out of memory on {device} while its weights are dequantized: free memory, or "
+                f"{options.other_engine(ENGINE)}"
             ) from error
         reason = one_line(error)
         key = f" general.architecture = '{file.header.architecture}':" if "architecture" in reason else ""
         raise ConfigError(
-            f"{file.path}:{key} transformers cannot load it ({reason}): take --engine {ENGINE}"
+            f"{file.path}:{key} transformers cannot load it ({reason}): {options.other_engine(ENGINE)}"
         ) from error
     if lacking := sorted(loaded[1]["missing_keys"]):
         raise ConfigError(
             f"{file.path}: it lacks {len(lacking)} tensors that transformers' {type(network).__name__} has, such as "
-            f"{lacking[0]}: take --engine {ENGINE}, or fetch the file again"
+            f"{lacking[0]}: {options.other_engine(ENGINE)}, or fetch the file again"
         )
     return network
 
 
-def one_file(file: GgufFile, folder: Path) -> Path:
+def one_file(file: GgufFile, folder: Path, options: GgufOptions) -> Path:
     """Writes a model in several files into one, which transformers needs. Returns its path. Raises ConfigError if the
     disk has too little room."""
     import gguf
@@ -141,7 +140,7 @@ def one_file(file: GgufFile, folder: Path) -> Path:
         raise ConfigError(
             f"{file.path}: without llama.cpp its {len(file.paths)} parts are joined in {folder.parent}, which takes "
             f"{file.num_bytes / 2**30:.2f} GiB, and {free / 2**30:.2f} GiB are free there: name another folder with "
-            f"TMPDIR, or take --engine {ENGINE}"
+            f"TMPDIR, or {options.other_engine(ENGINE)}"
         )
 
     path = folder / "joined.gguf"
@@ -160,11 +159,10 @@ def one_file(file: GgufFile, folder: Path) -> Path:
     return path
 
 
-def check_tokenizer_kind(file: GgufFile, source: str | None) -> None:
-    if source is None and not file.header.of_tokenizer("model"):
-        raise ConfigError(f"{file.path}: tokenizer.ggml.model is missing: give a tokenizer with --tokenizer")
-    needed = NEEDED.get(str(file.header.of_tokenizer("model")))
-    if source is None and needed is not None and file.header.of_tokenizer(needed) is None:
-        raise ConfigError(
-            f"{file.path}: tokenizer.ggml.{needed} is missing: give the one of the original model with --tokenizer"
-        )
+def check_tokenizer_kind(file: GgufFile, options: GgufOptions) -> None:
+    if options.tokenizer is not None:
+        return
+    kind = file.header.of_tokenizer("model")
+    lacking = "model" if not kind else NEEDED.get(str(kind))
+    if lacking is not None and (not kind or file.header.of_tokenizer(lacking) is None):
+        raise ConfigError(f"{file.path}: tokenizer.ggml.{lacking} is missing: {options.other_tokenizer}")

@@ -1,5 +1,6 @@
 """Language models of GGUF files."""
 
+from collections.abc import Iterable
 from typing import Any, Literal, NoReturn
 
 import torch
@@ -8,9 +9,8 @@ from specbench.core.errors import ConfigError
 from specbench.models.causal_lm import DEQUANTIZED, CausalLM, TextModel
 from specbench.models.gguf.engine import ALL_LAYERS, ENGINE, LlamaNetwork, LlamaSequence
 from specbench.models.gguf.header import Header
-from specbench.models.gguf.options import ATTENTION
+from specbench.models.gguf.options import ATTENTION, GgufOptions
 from specbench.models.meters import Clock, PassLog
-from specbench.specs.components import CacheDtype
 
 
 class DequantizedLM(CausalLM):
@@ -19,7 +19,11 @@ class DequantizedLM(CausalLM):
     def __init__(self, network: Any, header: Header, tokenizer: Any, name: str, revision: str | None) -> None:
         super().__init__(network, tokenizer, name, revision)
         self.header = header
-        self.eos_token_ids |= header.end_ids
+        self.eos_token_ids = header.end_ids  # as in llama.cpp; configurations of transformers have defaults
+
+    @property
+    def told_ends(self) -> str:
+        return named_tokens(self.header, self.eos_token_ids)
 
     @property
     def precision(self) -> str:
@@ -31,12 +35,12 @@ class GgufLM(CausalLM):
     """A GGUF model without a network in torch: what needs one is refused by `model`. Alone it has no passes, but its
     vocabulary, context limit, revision and encoded prompts are the real ones."""
 
-    def __init__(self, header: Header, tokenizer: Any, name: str, revision: str | None) -> None:
+    def __init__(self, header: Header, tokenizer: Any, name: str, revision: str | None, options: GgufOptions) -> None:
         TextModel.__init__(
             self, tokenizer, name, revision, eos_token_ids=header.end_ids, context_limit=header.context_length,
             vocab_size=len(header.tokens),
         )  # fmt: skip
-        self.header = header
+        self.header, self.options = header, options
         self.quantization = "none"
         self.device, self.passes = torch.device("cpu"), PassLog(Clock(torch.device("cpu")))
 
@@ -44,8 +48,12 @@ class GgufLM(CausalLM):
     def model(self) -> NoReturn:
         raise ConfigError(
             f"model '{self.name}' is computed by llama.cpp, which gives logits only, and this needs its network in "
-            "torch: take --engine eager, which computes with the weights dequantized"
+            f"torch, of the weights dequantized: {self.options.other_engine('eager')}"
         )
+
+    @property
+    def told_ends(self) -> str:
+        return named_tokens(self.header, self.eos_token_ids)
 
     @property
     def padded_vocab_size(self) -> int:
@@ -80,18 +88,23 @@ class GgufLM(CausalLM):
         return "none"
 
 
+def named_tokens(header: Header, ids: Iterable[int]) -> str:
+    """Returns tokens as rows have them: "0 <|endoftext|>, 2 <|im_end|>"."""
+    return ", ".join(f"{index} {header.tokens[index].decode('utf-8', 'replace')}" for index in sorted(ids))
+
+
 class LlamaLM(GgufLM):
-    """A GGUF model whose passes llama.cpp computes. `cache_dtype`: see `engine.Context`."""
+    """A GGUF model whose passes llama.cpp computes."""
 
     sequence: LlamaSequence
 
     def __init__(
         self, network: LlamaNetwork, header: Header, tokenizer: Any, name: str, revision: str | None,
-        cache_dtype: CacheDtype,
+        options: GgufOptions,
     ) -> None:  # fmt: skip
-        super().__init__(header, tokenizer, name, revision)
+        super().__init__(header, tokenizer, name, revision, options)
         self.network = network
-        self._use(LlamaSequence(network, name, self.vocab_size, PassLog(Clock(network.device)), cache_dtype))
+        self._use(LlamaSequence(network, name, self.vocab_size, PassLog(Clock(network.device)), options.cache_dtype))
 
     @property
     def needs_room(self) -> bool:

@@ -1,4 +1,4 @@
-"""Whether a model has the weights of a GGUF file, because it was dequantized from it."""
+"""Whether a draft model has the target's own weights: the same files, or a GGUF file that one was dequantized from."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,12 +13,12 @@ ROUNDING = 2.0**-8  # of bfloat16, relative to a value; types of 4 to 8 bits mov
 
 
 def has_same_weights(target: CausalLM, drafter: CausalLM) -> bool:
-    """Returns whether one of two models is the GGUF file of the other, dequantized: the same file in two engines, or a
-    checkpoint whose weights are the file's. Some rows of two tensors are compared. False also for layouts in which
-    these are not found."""
+    """Returns whether two models have the same weights: both are of the same files, in whatever engines, or one is a
+    checkpoint that was dequantized from the other's GGUF file. For that, some rows of two tensors are compared. False
+    also for layouts in which these are not found, and if only one of the two is quantized when it is loaded."""
+    if target.revision is not None and target.revision == drafter.revision:
+        return target.quantization == drafter.quantization
     files = [header for model in (target, drafter) if (header := getattr(model, "header", None)) is not None]
-    if len(files) == 2:
-        return target.revision == drafter.revision and target.precision != drafter.precision
     if len(files) != 1:
         return False
     network = (drafter if getattr(target, "header", None) is not None else target).model

@@ -13,6 +13,7 @@ from specbench.core.errors import ConfigError
 from specbench.models.checkpoints import one_line, quiet_transformers
 from specbench.models.gguf.files import GgufFile
 from specbench.models.gguf.header import BYTE, CONTROL, USER_DEFINED, Header
+from specbench.models.gguf.options import GgufOptions
 from specbench.models.vocabulary import BYTE as SPELT_BYTE
 from specbench.models.vocabulary import byte_level
 
@@ -30,7 +31,7 @@ COMPARED = ("gpt-2", "qwen2", "smollm")
 Tokenize = Callable[[str, bool], list[int]]  # by llama.cpp: a text, and whether special tokens are added
 
 
-def load_gguf_tokenizer(file: GgufFile) -> Any:
+def load_gguf_tokenizer(file: GgufFile, options: GgufOptions) -> Any:
     """Returns transformers' conversion of the tokenizer in a file. Raises ConfigError for a kind that it lacks."""
     try:
         # The class for a checkpoint's architecture would read the file by gguf's slow reader, to find that class.
@@ -40,7 +41,7 @@ def load_gguf_tokenizer(file: GgufFile) -> Any:
         kind = file.header.of_tokenizer("model")
         raise ConfigError(
             f"{file.path}: tokenizer.ggml.model = '{kind}': transformers cannot make its tokenizer "
-            f"({one_line(error)}): give the one of the original model with --tokenizer"
+            f"({one_line(error)}): {options.other_tokenizer}"
         ) from error
     if file.header.of_tokenizer("pre") in SINGLE_DIGITS:
         tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -49,13 +50,13 @@ def load_gguf_tokenizer(file: GgufFile) -> Any:
     return tokenizer
 
 
-def check_tokenizer(tokenizer: Any, file: GgufFile, source: str | None, tokenize: Tokenize | None) -> None:
+def check_tokenizer(tokenizer: Any, file: GgufFile, options: GgufOptions, tokenize: Tokenize | None) -> None:
     """Raises ConfigError if a tokenizer has other bytes for a token than the file, other special tokens or more
-    tokens; and if it is made from the file but splits a text otherwise than llama.cpp. `source`: the name that
-    the user gave; None if it is made from the file. `tokenize`: llama.cpp's; None without it."""
-    header = file.header
+    tokens; and if it is made from the file but splits a text otherwise than llama.cpp. `tokenize`: llama.cpp's; None
+    without it."""
+    header, source = file.header, options.tokenizer
     other = f"the tokenizer of --tokenizer '{source}'" if source else "transformers' tokenizer"
-    remedy = "give that of the model" if source else "give the one of the original model with --tokenizer"
+    remedy = "give that of the model" if source else options.other_tokenizer
     own, theirs = file_tokens(header), tokenizer_tokens(tokenizer, header)
     decoder = tokenizer.added_tokens_decoder  # made anew at each access: Gemma's has 6,400 entries
     # Classes of transformers add special tokens of their own, which no text but their names makes.
@@ -79,18 +80,18 @@ def check_tokenizer(tokenizer: Any, file: GgufFile, source: str | None, tokenize
             f"{file.path}: token {lacking[0]} ({own[lacking[0]]!r}) ends answers, and {other} writes it as text: "
             f"{remedy}"
         )
-    check_splits(tokenizer, file, source, tokenize)
+    check_splits(tokenizer, file, options, tokenize)
 
 
-def check_splits(tokenizer: Any, file: GgufFile, source: str | None, tokenize: Tokenize | None) -> None:
+def check_splits(tokenizer: Any, file: GgufFile, options: GgufOptions, tokenize: Tokenize | None) -> None:
     """Raises ConfigError, or warns if the user chose the tokenizer, if it splits a text otherwise than llama.cpp. Warns
     if nothing can show it."""
-    pre = file.header.of_tokenizer("pre") or "default"
+    pre, source = file.header.of_tokenizer("pre") or "default", options.tokenizer
     kind = f"tokenizer.ggml.pre = '{pre}'"
     if tokenize is None:
         if source is None and file.header.of_tokenizer("model") == BYTE_LEVEL and pre not in COMPARED:
             problem = "whether transformers splits text as the model expects is not checked without llama.cpp"
-            remedy = "install llama-cpp-python, or give the tokenizer of the original model with --tokenizer"
+            remedy = f"install llama-cpp-python, or {options.other_tokenizer}"
             warnings.warn(f"{file.path}: {kind}: {problem}: {remedy}", UserWarning, stacklevel=1)
         return
     for text, adds in ((SAMPLE, False), ("Hello", True)):
@@ -103,7 +104,7 @@ def check_splits(tokenizer: Any, file: GgufFile, source: str | None, tokenize: T
         what = f"llama.cpp splits a sample of text into {len(expected)} tokens, and the tokenizer into {len(found)}"
         problem = f"{file.path}: {kind}: {what}: at token {place}, {shown[1]!r:.30} is {shown[0]!r:.30} here"
         if source is None and not adds:
-            raise ConfigError(f"{problem}: give the tokenizer of the original model with --tokenizer")
+            raise ConfigError(f"{problem}: {options.other_tokenizer}")
         warnings.warn(f"{problem}", UserWarning, stacklevel=1)
 
 

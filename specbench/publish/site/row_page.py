@@ -15,7 +15,8 @@ from specbench.results.row import RESULT_FIELDS, UNVERIFIABLE_FIELDS, Row
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Models": ("target", "target_revision", "drafter", "drafter_revision", "dtype", "attention", "drafter_passes",
-               "drafter_weights", "products", "engine", "pass_width", "chat", "template_date"),
+               "drafter_weights", "products", "engine", "pass_width", "chat", "template_date",
+               "end_tokens"),
     "Method": ("method", "num_draft_tokens", "options", "memory", "lossless"),
     "Task and data": ("task", "subset", "language", "n", "coverage", "repeats", "seed", "data_source", "data_location",
                       "data_revision", "shots", "system"),

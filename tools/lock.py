@@ -1,6 +1,7 @@
 """The committed digests of built-in files. A file whose meaning changes needs a new version.
 
-`python -m tools.lock` rewrites tools/versions.lock. It fails if a digest changed and the version did not.
+`python -m tools.lock` rewrites tools/versions.lock, and methods/README.md, the list of the methods by family. It fails
+if a digest changed and the version did not.
 """
 
 import argparse
@@ -11,7 +12,7 @@ from typing import NamedTuple
 from specbench.core.environment import builtin_dir
 from specbench.core.errors import ConfigError
 from specbench.core.values import file_digest
-from specbench.specs.catalogue import digest, load_file
+from specbench.specs.catalogue import digest, load_file, load_method, method_families
 from specbench.specs.task import TaskSpec
 
 LOCK = Path(__file__).with_name("versions.lock")
@@ -84,6 +85,23 @@ def write(path: Path = LOCK) -> None:
     path.write_text("".join(lines), encoding="utf-8")
 
 
+def methods_page() -> str:
+    """Returns the list of the methods by what their drafts come from, in Markdown."""
+    about = (
+        "By what their drafts come from, as `specbench list methods` shows them. Each is a file of at most 12 lines, and "
+        "`specbench show NAME` explains it. `python -m tools.lock` writes this page."
+    )
+    lines = ["# Methods", "", about]
+    for family, names in method_families().items():
+        lines += ["", f"## {family[0].upper()}{family[1:]}", ""]
+        for spec in map(load_method, names):
+            paper = (
+                f" ([{spec.paper}](https://arxiv.org/abs/{spec.paper.removeprefix('arXiv:')}))" if spec.paper else ""
+            )
+            lines.append(f"- [`{spec.name}`]({spec.name}.yaml): {spec.title}{paper}")
+    return "\n".join([*lines, ""])
+
+
 def main() -> int:
     argparse.ArgumentParser(
         prog="python -m tools.lock", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -93,7 +111,9 @@ def main() -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
-    print(f"wrote {LOCK}")
+    page = builtin_dir("methods") / "README.md"
+    page.write_text(methods_page(), encoding="utf-8")
+    print(f"wrote {LOCK} and {page}")
     return 0
 
 

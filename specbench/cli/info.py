@@ -3,9 +3,10 @@
 import keyword
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from textwrap import wrap
+from typing import Annotated
 
 import typer
 
@@ -18,8 +19,8 @@ from specbench.core.environment import is_installed
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.files import writing
 from specbench.core.registry import BRIDGES, DRAFT_LENGTHS, DRAFTERS, RULES, SCORERS
-from specbench.core.table import Column, Table, in_sections
-from specbench.specs.catalogue import load_method, load_task, method_keys, method_names, task_names
+from specbench.core.table import RULE, Column, Table, in_sections
+from specbench.specs.catalogue import load_method, load_task, method_families, task_names
 from specbench.specs.method import MethodSpec
 from specbench.specs.run_options import RunOptions
 
@@ -44,9 +45,15 @@ def tasks_table() -> Table:
 
 
 def methods_table() -> Table:
-    methods = map(load_method, method_names())
-    rows = [[each.name, each.title, each.paper or "–", verdict(each)[0], needs(each)] for each in methods]
-    return Table("methods", columns("name", "title", "paper", "lossless", "needs"), rows)
+    """Returns a table of the methods, with a section for each family."""
+    families, rows = method_families(), list[Sequence[str]]()
+    width = max(len(name) for names in families.values() for name in names)  # a heading stands in the column of names
+    for family, names in families.items():
+        rows += [RULE, *([line] for line in wrap(family, width))]
+        for each in map(load_method, names):
+            rows.append([each.name, each.title, each.paper or "–", verdict(each)[0], needs(each)])
+    headings = columns("name", "title", "paper", "lossless", "needs")
+    return Table("methods by what their drafts come from", headings, rows[1:])
 
 
 def components_table() -> Table:
@@ -90,26 +97,13 @@ def subsets_table(name: str) -> Table:
     return Table(task.name, columns("name", "language", "score"), rows, caption)
 
 
-# The types of drafters, by where drafts come from.
-FAMILIES = {
-    "a draft model": ("model", "model_tree", "cascade", "synthetic"),
-    "a head of the target": ("eagle", "eagle_tree", "medusa", "mtp", "block"),
-    "the target itself": ("self_quantized", "self_skip", "self_window", "jacobi", "lookahead", "token_recycling"),
-    "earlier texts": ("prompt_lookup", "suffix", "sam", "ngram_mod"),
-    "a corpus": ("ngram", "retrieval"),
-    "nothing drafts": ("none",),
-}
-
-
 def overview_table() -> Table:
     """Returns a table of the tasks by score and the methods by where their drafts come from."""
-    families: dict[tuple[str, str], list[str]] = {}
+    families = {("methods", family): names for family, names in method_families().items()}
     for task in map(load_task, task_names()):
         scorers = {scorer.type for name in task.subset_names if (scorer := task.subset(name).scorer)}
         family = scorers.pop() if len(scorers) == 1 else "several scores" if scorers else "no score"
         families.setdefault(("tasks", family), []).append(task.name)
-    for name in method_names():
-        families.setdefault(("methods", drafter_of(method_keys(name))), []).append(name)
     ordered = sorted(families.items(), key=lambda item: (list(TABLES).index(item[0][0]), -len(item[1])))
     rows = [[kind, family, " ".join(names)] for (kind, family), names in ordered]
     caption = [
@@ -118,19 +112,6 @@ def overview_table() -> Table:
     ]
     headings = (*columns("kind"), Column("score, or drafts of"), *columns("names"))
     return Table("tasks and methods", headings, in_sections(rows), caption)
-
-
-def drafter_of(method: Mapping[str, Any]) -> str:
-    """Returns where the drafts of a method come from, by its keys."""
-    if "decoder" in method:
-        return "an external decoder's"
-    if "routes" in method:
-        return "one for each language"
-    drafter = method.get("drafter")
-    name = str(drafter.get("type")) if isinstance(drafter, dict) else "unknown"
-    family = next((family for family, names in FAMILIES.items() if name in names), name)
-    other = " of another vocabulary" * (method.get("bridge", "shared") != "shared")
-    return f"{family}{other}{', varying lengths' * ('draft_length' in method)}"
 
 
 TABLES: Mapping[str, Callable[[], Table]] = {

@@ -164,6 +164,7 @@ class _Options(StrictModel):
 class DrafterFeatures:
     """What the factory of a drafter declares.
 
+    family: where its drafts come from, a heading of `specbench list`; None: its name is the heading.
     provides: the distributions that its proposals have, `probs` (after temperature and truncation) and `raw_probs`.
     needs_model: whether it needs a draft model. model_option: the option without which it needs none. model_replaced:
         the option with which it needs none.
@@ -181,6 +182,7 @@ class DrafterFeatures:
     asks_length: whether it asks `Drafter.length` before and after each draw of a chain whether to go on.
     """
 
+    family: str | None = None
     provides: AbstractSet[str] = frozenset()
     needs_model: bool = False
     model_option: str | None = None

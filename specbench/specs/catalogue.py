@@ -16,7 +16,7 @@ from specbench.core import dotted
 from specbench.core.environment import builtin_dir
 from specbench.core.errors import ConfigError, import_problem, nearest
 from specbench.core.reasoning import TAGS
-from specbench.core.registry import SCORERS, TASK_SOURCES
+from specbench.core.registry import DRAFTERS, RULES, SCORERS, TASK_SOURCES, Registry
 from specbench.core.values import text_digest
 from specbench.specs import yaml_files
 from specbench.specs.components import build, is_file_entry
@@ -70,6 +70,36 @@ def _load(kind: str, model: type[AnySpec], name_or_path: str) -> AnySpec:
 def method_keys(name: str) -> dict[str, object]:
     """Returns the unchecked keys of a known method's file. Checking them would import torch, which takes seconds."""
     return yaml_files.read(_find("methods", name))
+
+
+def method_families() -> dict[str, list[str]]:
+    """Returns the names of the methods by family, the largest family first."""
+    families: dict[str, list[str]] = {}
+    for name in method_names():
+        families.setdefault(family(method_keys(name)), []).append(name)
+    return dict(sorted(families.items(), key=lambda item: -len(item[1])))
+
+
+def family(method: Mapping[str, Any]) -> str:
+    """Returns where the drafts of a method come from, and what else sets it apart, by the keys of its file."""
+    if "decoder" in method:
+        return "an external decoder's"
+    if "routes" in method:
+        return "one for each language"
+    drafter, rule = (method.get(key) for key in ("drafter", "verification"))
+    name = str(drafter.get("type")) if isinstance(drafter, dict) else "unknown"
+    source = _feature(DRAFTERS, name, "family") or name
+    other = " of another vocabulary" * (method.get("bridge", "shared") != "shared")
+    is_lossy = isinstance(rule, dict) and _feature(RULES, str(rule.get("rule")), "lossless") is False
+    return f"{source}{other}{', varying lengths' * ('draft_length' in method)}{', lossy rule' * is_lossy}"
+
+
+def _feature(registry: Registry[..., Any], name: str, feature: str) -> Any:
+    """Returns what a component declares; None if it is unknown or its plug-in is broken."""
+    try:
+        return getattr(registry.features(name), feature)
+    except ConfigError:
+        return None
 
 
 def load_file(path: str | Path) -> TaskSpec | MethodSpec:

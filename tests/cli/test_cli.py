@@ -442,6 +442,8 @@ def test_list(specbench: Specbench) -> None:
     assert code == 0 and "fsd" in out and "mgsm" not in out
     for words in ("Medusa heads of", "an eagle3 head of", "an n-gram model", "a datastore of", "a layer for"):
         assert words in out
+    headings = [line.strip() for line in out.splitlines() if line.strip() in ("a draft model", "earlier texts")]
+    assert headings == ["a draft model", "earlier texts"] and out.index(headings[1]) < out.index(" suffix ")
     code, out, _ = specbench("list", "tasks")
     lines = out.splitlines()
     assert code == 0 and "57 subsets" in out and "…" not in out and max(map(len, lines)) <= 100

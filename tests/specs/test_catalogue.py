@@ -4,8 +4,10 @@ import shutil
 
 import pytest
 
+from specbench.built_in import FEATURES
 from specbench.core.environment import builtin_dir
 from specbench.core.errors import ConfigError
+from specbench.core.registry import DRAFTERS
 from specbench.specs import catalogue
 from specbench.specs.catalogue import with_overrides
 from specbench.specs.components import build
@@ -331,3 +333,14 @@ def test_all_is_every_built_in_task_and_stands_alone() -> None:
     assert requested_tasks(["wmt", "mgsm", "wmt"]) == ["wmt", "mgsm"]
     with pytest.raises(ConfigError, match="--task all,mgsm: 'all' is every task: name no other task"):
         requested_tasks(["all", "mgsm"])
+
+
+def test_every_method_has_the_family_of_its_drafter_and_rule(write):
+    families = catalogue.method_families()
+    assert sorted(name for names in families.values() for name in names) == catalogue.method_names()
+    assert "sd" in families["a draft model"] and "fsd" in families["a draft model, lossy rule"]
+    assert "tli" in families["a draft model of another vocabulary"] and "ar" in families["nothing drafts"]
+    drafters = {family.partition(" of another")[0].partition(",")[0] for family in families}
+    declared = {DRAFTERS.features(name).family for name in FEATURES["specbench.drafters"]}
+    assert None not in declared and declared <= drafters, "each built-in drafter has a family that the list shows"
+    assert catalogue.family({"drafter": {"type": "of-no-plug-in"}}) == "of-no-plug-in"

@@ -117,3 +117,15 @@ def test_a_broken_lock_names_its_line(tmp_path):
     (tmp_path / "versions.lock").write_text("methods/sd.yaml 1 abc\nmethods/fsd.yaml one abc\n")
     with pytest.raises(ConfigError, match=r"versions\.lock, line 2: is not `path version digest`"):
         lock.check(tmp_path / "versions.lock")
+
+
+def test_the_committed_list_of_the_methods_is_that_of_the_files():
+    page = (builtin_dir("methods") / "README.md").read_text(encoding="utf-8")
+    assert page == lock.methods_page(), "run python -m tools.lock"
+
+
+def test_methods_are_short():
+    lengths = {
+        path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in builtin_dir("methods").glob("*.yaml")
+    }
+    assert len(lengths) > 50 and {name: length for name, length in lengths.items() if length > 12} == {}

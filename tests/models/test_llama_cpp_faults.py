@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from specbench.core.errors import ConfigError
 from specbench.decoding.build import build_decoder
 from specbench.decoding.decoder import DraftingDecoder
 from specbench.decoding.loop import StopRules
@@ -14,7 +15,6 @@ from specbench.decoding.sampling import Distributions
 from specbench.decoding.verification import rejection
 from specbench.models.batch_width import BatchWidth
 from specbench.models.causal_lm import CausalLM, ModelPair
-from specbench.models.gguf import engine
 from specbench.models.gguf.options import GgufOptions
 from specbench.models.loading import load_model
 from specbench.models.near_ties import TokenDifference
@@ -57,12 +57,18 @@ def test_right_passes_differ_by_no_more_than_near_ties(method: str, pair: tuple[
     assert {each.kind for each in found} <= {"near-tie"} and width.trust(6).wide and width.noise().tolerance < 0.01
 
 
-def keep_a_row(patch: pytest.MonkeyPatch, target: CausalLM) -> None:
-    """The key and value of the first dropped token stay in the cache."""
-    cut = engine.Context.cut
-    patch.setattr(
-        target.sequence.context, "cut", lambda number: cut(target.sequence.context, number + 1), raising=False
-    )
+def spoil_a_row(patch: pytest.MonkeyPatch, target: CausalLM) -> None:
+    """After a cut, the last kept token has the key and value of another one."""
+    context = target.sequence.context
+    cut, decode = context.cut, context.decode
+
+    def spoiled(number: int) -> bool:
+        if number > len(PROMPTS[0]):
+            cut(number - 1)
+            decode([7], [number - 1], [0])
+        return cut(number)
+
+    patch.setattr(context, "cut", spoiled)
 
 
 def move_positions(patch: pytest.MonkeyPatch, target: CausalLM) -> None:
@@ -92,8 +98,8 @@ def show_all_nodes(patch: pytest.MonkeyPatch, target: CausalLM) -> None:
     patch.setattr(context, "decode", shown)
 
 
-@pytest.mark.parametrize(("plant", "method"), [(keep_a_row, "sd"), (move_positions, "sd"), (show_all_nodes, "sd-tree")])
-def test_a_fault_of_cache_positions_or_mask_is_one_of_the_state(
+@pytest.mark.parametrize(("plant", "method"), [(spoil_a_row, "sd"), (show_all_nodes, "sd-tree")])
+def test_a_fault_of_cache_or_mask_is_one_of_the_state(
     plant: Callable[[pytest.MonkeyPatch, CausalLM], None], method: str, pair: tuple[CausalLM, CausalLM],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -105,6 +111,18 @@ def test_a_fault_of_cache_positions_or_mask_is_one_of_the_state(
     found, width = found_by(pair, method)
     assert kinds(found) == {"state"}
     assert all(each.state_change is not None and each.state_change > width.noise().tolerance for each in found)
+
+
+def test_llama_cpp_itself_refuses_a_position_off_by_one(
+    pair: tuple[CausalLM, CausalLM], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The positions of a text must follow each other, so that no answer can come from wrong ones."""
+    target, _ = pair
+    target.score(PROMPTS[0], 1)
+    target.reset()
+    move_positions(monkeypatch, target)
+    with pytest.raises(ConfigError, match="failed to initialize batch"):
+        found_by(pair)
 
 
 def unjudged(proposal: Proposal, target: Distributions, generator: Any) -> Verification:

@@ -112,6 +112,11 @@ def test_the_workflow_calls_commands_that_exist_and_runs_nothing_of_a_submission
     checkout = check["steps"][0]["with"]
     assert checkout["persist-credentials"] == "false" and checkout["path"] == "submission"
     assert not any("checkout" in str(step.get("uses")) for step in comment["steps"])
+    publish = workflow["jobs"]["publish"]
+    (deploying,) = (step for step in publish["steps"] if str(step.get("uses")).startswith("actions/deploy-pages@"))
+    assert publish["environment"]["name"] == "github-pages", "GitHub refuses a site of a job without an environment"
+    assert publish["permissions"]["pages"] == publish["permissions"]["id-token"] == "write"
+    assert f"steps.{deploying['id']}.outputs.page_url" in publish["environment"]["url"]
     group = typer.main.get_command(make_app(["board"]))
     commands = [line for line in re.findall(r"run: (specbench .*)", text)]
     assert len(commands) == 2 and "<" not in "".join(commands)

@@ -165,6 +165,11 @@ def test_an_archive_has_the_same_bytes_and_no_reference(tmp_path: Path) -> None:
     archive.unpack(first, tmp_path / "back")
     assert (tmp_path / "back" / "records.jsonl").read_text() == line.replace('"the text of the data"', "null")
     assert sorted(file.name for file in (tmp_path / "back").iterdir()) == sorted(archive.FILES)
+    environment = '{"environments": [{"packages": {"torch": "2.8.0"}}]}'
+    (folder / "environment.json").write_text(environment, encoding="utf-8")
+    archive.pack(folder, second)
+    archive.unpack(second, tmp_path / "with")
+    assert (tmp_path / "with" / "environment.json").read_text(encoding="utf-8") == environment
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,11 @@ import tarfile
 from pathlib import Path
 
 from specbench.core.files import write_atomically
+from specbench.records.folder import ENVIRONMENT
 
 FILES = ("run.json", "specs.json", "measurements.json", "records.jsonl", "leaderboard.json")
-OPTIONAL = ("fairness.json",)
+FAIRNESS = "fairness.json"
+OPTIONAL = (FAIRNESS, ENVIRONMENT)  # runs of earlier versions have not noted their environment
 
 
 def pack(folder: Path, archive: Path) -> None:

@@ -20,7 +20,7 @@ from specbench.results.runs import RecordedRun
 from specbench.tasks.readers import CATEGORIES
 from tools.commands import ROOT, link, run_specbench
 
-from .archive import FILES, OPTIONAL
+from .archive import FAIRNESS, FILES
 from .cells import CALIBRATED, LANGUAGES, Cell, fairness_words, made_methods, made_tasks, run_words
 from .lengths import calibrated
 from .models import MODELS, QWEN, QWEN_DRAFTER
@@ -110,7 +110,7 @@ class Workplace:
         self.set_aside(cell)
         if not self.has_finished(cell.name) and not self.specbench(cell.name, self.words(cell)):
             return False
-        report = self.run_folder(cell.name) / OPTIONAL[0]
+        report = self.run_folder(cell.name) / FAIRNESS
         if cell.fairness and not report.exists():
             found = self.specbench(f"{cell.name}-fairness", fairness_words(cell, self.threads))
             if not found:

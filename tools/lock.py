@@ -88,8 +88,8 @@ def write(path: Path = LOCK) -> None:
 def methods_page() -> str:
     """Returns the list of the methods by what their drafts come from, in Markdown."""
     about = (
-        "By what their drafts come from, as `specbench list methods` shows them. Each is a file of at most 12 lines, and "
-        "`specbench show NAME` explains it. `python -m tools.lock` writes this page."
+        "By what their drafts come from, as `specbench list methods` shows them. Each is a file of at most 12 lines, "
+        "and `specbench show NAME` explains it. `python -m tools.lock` writes this page."
     )
     lines = ["# Methods", "", about]
     for family, names in method_families().items():

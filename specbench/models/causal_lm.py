@@ -46,6 +46,8 @@ def ids_digest(ids: Iterable[int]) -> str:
 class TextModel:
     """What a decoder needs of a model: tokenizer, context limit and end tokens. Its passes may run anywhere."""
 
+    told_ends: str | None = None  # the tokens that end answers, if no file of the checkpoint names just these
+
     def __init__(
         self, tokenizer: Any, name: str, revision: str | None, *, eos_token_ids: frozenset[int],
         context_limit: int | None, vocab_size: int,
@@ -59,11 +61,6 @@ class TextModel:
         self.context_limit = context_limit  # in tokens; None if there is no limit
         # Rows of the output layer beyond the tokenizer's ids are padding and must never be drawn.
         self.vocab_size = min(vocab_size, max(self.vocabulary.values()) + 1)
-
-    @property
-    def told_ends(self) -> str | None:
-        """The tokens that end answers, if no file of the checkpoint names just these; else None."""
-        return None
 
     @cached_property
     def vocabulary(self) -> dict[str, int]:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from specbench.core.files import write_atomically
 from specbench.records.folder import ENVIRONMENT
+from specbench.records.records import RECORDS
 
-FILES = ("run.json", "specs.json", "measurements.json", "records.jsonl", "leaderboard.json")
+FILES = ("run.json", "specs.json", "measurements.json", RECORDS, "leaderboard.json")
 FAIRNESS = "fairness.json"
 OPTIONAL = (FAIRNESS, ENVIRONMENT)  # runs of earlier versions have not noted their environment
 
@@ -21,7 +22,7 @@ def pack(folder: Path, archive: Path) -> None:
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for name in (*FILES, *(name for name in OPTIONAL if (folder / name).is_file())):
             content = (folder / name).read_bytes()
-            if name == "records.jsonl":
+            if name == RECORDS:
                 content = without_references(content)
             member = tarfile.TarInfo(name)
             member.size, member.mode = len(content), 0o644

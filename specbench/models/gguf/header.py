@@ -170,6 +170,11 @@ class Header:
         return frozenset(index for ids in self.end_tokens.values() for index in ids)
 
     @property
+    def named_ends(self) -> str:
+        """The tokens that end answers, as rows have them: "0 <|endoftext|>, 2 <|im_end|>"."""
+        return ", ".join(f"{index} {self.tokens[index].decode('utf-8', 'replace')}" for index in sorted(self.end_ids))
+
+    @property
     def sampling(self) -> dict[str, float]:
         """The sampling that the file asks for, by the keys of `general.sampling`; empty if it names none."""
         found = {key: value for key, value in self.values.items() if key.startswith(SAMPLING)}

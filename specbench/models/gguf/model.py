@@ -1,6 +1,5 @@
 """Language models of GGUF files."""
 
-from collections.abc import Iterable
 from typing import Any, Literal, NoReturn
 
 import torch
@@ -20,10 +19,7 @@ class DequantizedLM(CausalLM):
         super().__init__(network, tokenizer, name, revision)
         self.header = header
         self.eos_token_ids = header.end_ids  # as in llama.cpp; configurations of transformers have defaults
-
-    @property
-    def told_ends(self) -> str:
-        return named_tokens(self.header, self.eos_token_ids)
+        self.told_ends = header.named_ends
 
     @property
     def precision(self) -> str:
@@ -40,7 +36,7 @@ class GgufLM(CausalLM):
             self, tokenizer, name, revision, eos_token_ids=header.end_ids, context_limit=header.context_length,
             vocab_size=len(header.tokens),
         )  # fmt: skip
-        self.header, self.options = header, options
+        self.header, self.options, self.told_ends = header, options, header.named_ends
         self.quantization = "none"
         self.device, self.passes = torch.device("cpu"), PassLog(Clock(torch.device("cpu")))
 
@@ -50,10 +46,6 @@ class GgufLM(CausalLM):
             f"model '{self.name}' is computed by llama.cpp, which gives logits only, and this needs its network in "
             f"torch, of the weights dequantized: {self.options.other_engine('eager')}"
         )
-
-    @property
-    def told_ends(self) -> str:
-        return named_tokens(self.header, self.eos_token_ids)
 
     @property
     def padded_vocab_size(self) -> int:
@@ -86,11 +78,6 @@ class GgufLM(CausalLM):
     @property
     def attention(self) -> str:
         return "none"
-
-
-def named_tokens(header: Header, ids: Iterable[int]) -> str:
-    """Returns tokens as rows have them: "0 <|endoftext|>, 2 <|im_end|>"."""
-    return ", ".join(f"{index} {header.tokens[index].decode('utf-8', 'replace')}" for index in sorted(ids))
 
 
 class LlamaLM(GgufLM):

@@ -12,6 +12,7 @@ from specbench.publish.bundle.signature import sign
 from specbench.publish.bundle.verify import levels_of, verified, verify
 from specbench.results.leaderboard import load
 from specbench.results.level import level_of
+from specbench.results.row import Row
 from tests.support.board_repositories import git
 from tests.support.bundles import independent_runs
 from tools.commands import ROOT
@@ -96,8 +97,9 @@ def test_the_page_has_the_committed_figures() -> None:
     page = (ROOT / "docs" / "measured" / "real.md").read_text(encoding="utf-8")
     section = reruns_part(COMMITTED).strip("\n")
     assert section and section in page
-    (found,) = Figures.model_validate_json(FIGURES.read_text(encoding="utf-8")).cells
-    assert found.cell == CHAINS.name and len(found.rows) == 1 + len(CHAINS.methods)
+    by_name = {each.cell: each for each in Figures.model_validate_json(FIGURES.read_text(encoding="utf-8")).cells}
+    assert set(by_name) == {"gsm8k-chains", "humaneval-chains"}
+    assert {len(each.rows) for each in by_name.values()} == {1 + len(CHAINS.methods)}
 
 
 @pytest.fixture
@@ -126,6 +128,12 @@ def test_a_cell_of_the_board_is_signed_and_verified(
     assert "signed by board@example.org" in out and "4 of 4 rows recomputed" in out and "Apache-2.0" in out
 
 
+def measured_by(row: Row) -> tuple[tuple[str, str, str], str, str, str]:
+    """What cells share that have measured the same: task, subset and method, the target, its dtype, and the folder of
+    the rows, which are others for what is chosen on them."""
+    return row.names, row.target, row.dtype, Path(row.data_location or "").parent.name
+
+
 @needs_ssh
 @pytest.mark.slow
 def test_the_board_of_real_models_is_a_bundle(key: Path, tmp_path: Path) -> None:
@@ -134,8 +142,9 @@ def test_the_board_of_real_models_is_a_bundle(key: Path, tmp_path: Path) -> None
     shutil.copytree(COMMITTED.board.with_suffix(""), tmp_path / "real", ignore=lambda _, names: [
         name for name in names if not name.endswith(".tar.xz")
     ])  # fmt: skip
-    earlier = earlier_editions(COMMITTED.archive(CHAINS))
-    if not earlier:
+    archives = {cell: COMMITTED.archive(cell) for cell in CELLS}
+    measured_again = [cell for cell, archive in archives.items() if archive.is_file() and earlier_editions(archive)]
+    if not measured_again:
         pytest.skip("the history of Git is not here")
     bundle_of(COMMITTED, CELLS, bundle, tmp_path / "scratch")
     sign(bundle, key)
@@ -148,9 +157,13 @@ def test_the_board_of_real_models_is_a_bundle(key: Path, tmp_path: Path) -> None
     found_levels = [(row, level_of(row, levels)) for row in rows]
     assert all(each.name == "recomputed" and each.signed_by == ("board@example.org",) for _, each in found_levels)
     again = [(row, each.rerun) for row, each in found_levels if each.rerun is not None]
-    # One cell was measured twice, and several cells have measured the same AR.
-    ar = Counter((row.names, row.target, row.dtype) for row in rows if row.is_baseline)
+    # Some cells were measured twice, and several cells have measured the same AR.
+    ar = Counter(map(measured_by, filter(lambda row: row.is_baseline, rows)))
     several = {key for key, num_cells in ar.items() if num_cells > 1}
-    twice = {(("gsm8k", "default", method), QWEN.path, "bfloat16") for method in CHAINS.methods}
-    assert {(row.names, row.target, row.dtype) for row, _ in again} == several | twice
+    twice = {
+        ((cell.data.task, "default", method), cell.target.path, "bfloat16", cell.data.folder)
+        for cell in measured_again for method in cell.methods
+    }  # fmt: skip
+    assert (("gsm8k", "default", CHAINS.methods[0]), QWEN.path, "bfloat16", "gsm8k") in twice
+    assert {measured_by(row) for row, _ in again} == several | twice
     assert all(rerun.agrees for _, rerun in again)

@@ -409,8 +409,11 @@ def test_answers_that_differ_are_counted_with_those_decoded_again() -> None:
     assert page.differing(found, cell, made_row(method="sd@1:0123456789ab")) == "–"
 
 
-def test_the_picture_has_the_marks_of_the_page_and_the_readme_its_number_of_methods() -> None:
-    assert picture.with_title(picture.README.read_text(encoding="utf-8")) == picture.README.read_text(encoding="utf-8")
+def test_the_picture_has_the_marks_of_the_page_and_the_readme_its_methods_and_its_rows() -> None:
+    readme = picture.README.read_text(encoding="utf-8")
+    assert picture.with_table(picture.with_title(readme)) == readme
+    stale = readme.replace("| near-tie only |", "| greedy equal |")
+    assert stale != readme == picture.with_table(stale)
     rows = load(picture.REAL.board)
     drawn = picture.picture(picture.REAL)
     assert drawn == picture.REAL.file.read_text(encoding="utf-8")

@@ -21,7 +21,6 @@ from .drafting import PAGE as DRAFTING_PAGE
 from .drafting import page as drafting_document
 from .measured import Measured
 from .page import page as document
-from .page import readme_part
 from .reruns import FIGURES, bundle_of, reruns_part, write_figures
 from .workplace import TRAINED, Workplace
 
@@ -42,7 +41,6 @@ def main() -> None:
     parser.add_argument("--page-only", action="store_true", help="measure nothing: board and page from the archives")
     parser.add_argument("--bundle", type=Path, metavar="FILE", help="measure nothing: one bundle of all archives")
     parser.add_argument("--reruns", action="store_true", help="measure nothing: compare cells with earlier editions")
-    parser.add_argument("--readme", action="store_true", help="print the README's table of the real pair")
     given = parser.parse_args()
     cells = chosen(given.only)
     if given.trial:
@@ -62,9 +60,6 @@ def main() -> None:
         return
     if given.page_only:
         write(archives, given.page)
-        return
-    if given.readme:
-        print(readme_part(Measured({cell.name: archives.unpacked(cell) for cell in archives.measured(CELLS)})))
         return
     if given.models is None:
         parser.error("MODELS_DIR is missing: the folder of the models")

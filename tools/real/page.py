@@ -442,19 +442,3 @@ def commands_part(found: Measured) -> str:
             "1,280 prompts each.\n"
         )
     return "\n".join(parts) if len(parts) > 1 else ""
-
-
-def readme_part(found: Measured) -> str:
-    """The README's table of the real pair, from the cells `*-chains` and `*-levels`."""
-    names = [f"{task}-{end}" for task in ("gsm8k", "humaneval", "spec-bench") for end in ("chains", "levels")]
-    lines = []
-    for cell in (cell for name in names for cell in CELLS if cell.name == name and found.has(name)):
-        for row in found.whole(cell)[1 if cell.name.endswith("chains") else 2 :]:
-            lines.append([
-                TITLES[cell.data.task], label(row), number(row.metric("acceptance_rate"), 3),
-                number(row.metric("mean_acceptance_length"), 2), speed(row.metric("tokens_per_second")),
-                marked_speedup(row, found.row(cell.name, "ar")), score_pair(row.metrics, row.quality),
-                verdict_word(row),
-                f"{row.differences.answers} of {row.differences.compared}" if row.differences is not None else "",
-            ])  # fmt: skip
-    return table(["task", "method", "α", "τ", "tok/s", "speed-up", "score, ar → method", "verdict", "differ"], lines, 2)

@@ -14,7 +14,8 @@ same model) prints a line for each way. With --write it writes docs/measured/cpu
                     packages onnx, onnx-ir and onnxruntime are installed
     frozen          whole passes compiled with torch's freezing, which no engine does; only with `--ways ...,frozen`
 
-A way is timed in turns with copies of as many bytes as a pass reads, so that both meet the same load of the machine.
+A way is timed in turns with copies of as many bytes as a pass reads (1 GB if that is unknown), so that both meet the
+same load of the machine.
 With --together all ways are loaded at once and take turns with each other too; with 1.5 billion parameters this takes
 more than 24 GB of memory. A way that cannot be run is named with the reason. Of each quantity the line has the median
 over turns:
@@ -23,7 +24,10 @@ over turns:
     token     milliseconds of a token in the decode loop, autoregressive and greedy; of frozen passes, of the pass
     pass      milliseconds of a pass over one token
     GB/s      the bytes that it reads by these seconds
-    share     the seconds of moving as many bytes in the same turn, by a copy or a sum, ÷ those of a token
+    machine   the GB/s of a copy or a sum, whichever is faster, in the same turn
+    moved     the GB that the machine moves in the time of a token, by that rate: these compare between ways that were
+              timed in different minutes
+    share     GB read ÷ moved
     v(n)      a pass over n tokens ÷ one over a single token
     KL, flips on a text, of the next token's distribution against the first way: the mean Kullback–Leibler divergence,
               and the share of positions whose most probable token differs
@@ -61,13 +65,16 @@ from specbench.models.machine import environment
 from specbench.models.meters import HOST
 from specbench.models.packed import product_rates
 from tools.engines.gguf import CONTEXT, LENGTHS, TEXT, Bare, context_of, run_all, seconds_of, token_seconds
+from tools.real.models import MODELS
 
 Way = Literal[
     "transformers", "eager", "compiled", "int8", "int4", "llama.cpp", "llama.cpp bare", "openvino", "onnxruntime",
     "frozen",
 ]  # fmt: skip
 WAYS: tuple[Way, ...] = get_args(Way)[:-1]
-HEAD = ("way", "ready, s", "GB read", "token, ms", "pass, ms", "GB/s", "share", "v(6)", "v(16)", "KL", "flips")
+HEAD = ("way", "ready, s", "GB read", "token, ms", "pass, ms", "GB/s", "machine", "moved", "share", "v(6)", "v(16)",
+        "KL", "flips")  # fmt: skip
+UNKNOWN_BYTES = 1_000_000_000  # that are moved beside a way whose bytes are unknown
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "measured" / "cpu.md"
 NUM_TEXT_TOKENS = 200
@@ -78,7 +85,8 @@ Say = Callable[[str], None]
 
 @dataclass
 class Line:
-    """One way. The seconds of turns: of a token, of a pass by its tokens, and of moving as many bytes as it reads."""
+    """One way. Of turns: the seconds of a token, those of a pass by its tokens, and the bytes that the machine moves in
+    a second."""
 
     way: str
     ready: float
@@ -87,15 +95,17 @@ class Line:
     flips: float | None = None
     token: list[float] = field(default_factory=list)
     passes: dict[int, list[float]] = field(default_factory=dict)
-    copies: list[float] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
 
     def cells(self) -> list[str]:
         single, num_bytes = self.passes.get(1), self.num_bytes
+        moved = [token * rate for token, rate in zip(self.token, self.rates, strict=True)]
         return [
             self.way, f"{self.ready:.1f}", or_dash(num_bytes, lambda size: f"{size / 1e9:.2f}"),
             f"{1e3 * median(self.token):.1f}", or_dash(single, lambda turns: f"{1e3 * median(turns):.1f}"),
             or_dash(num_bytes and single and num_bytes / median(single), lambda rate: f"{rate / 1e9:.1f}"),
-            or_dash(self.copies, lambda copies: f"{quotient(copies, self.token):.2f}"),
+            f"{median(self.rates) / 1e9:.1f}", f"{median(moved) / 1e9:.2f}",
+            or_dash(num_bytes, lambda size: f"{size / median(moved):.2f}"),
             *(f"{quotient(self.passes[n], single):.2f}" if single else "–" for n in LENGTHS[1:]),
             or_dash(self.divergence, lambda value: f"{value:.4f}"), or_dash(self.flips, lambda value: f"{value:.1%}"),
         ]  # fmt: skip
@@ -375,7 +385,7 @@ class Measured:
                     f"{rate.num_bytes / 1e6:.0f} MB: {rate.bytes_per_second / 1e9:.1f} GB/s"
                 )
 
-    def prepared(self, given: Given, way: str, say: Say) -> tuple[Line, Side, RateBenchmark | None] | None:
+    def prepared(self, given: Given, way: str, say: Say) -> tuple[Line, Side, RateBenchmark] | None:
         say(f"{way}: loading")
         began = time.perf_counter()
         try:
@@ -394,22 +404,18 @@ class Measured:
             expected, found = (each[:, :shared] for each in (self.expected, found))
             line.divergence = float((expected.exp() * (expected - found)).sum(-1).mean())
             line.flips = float((expected.argmax(-1) != found.argmax(-1)).double().mean())
-        benchmark = None
-        if side.num_bytes is not None:
-            benchmark = RateBenchmark(torch.device("cpu"), torch.bfloat16, int(side.num_bytes))
-        return line, side, benchmark
+        num_bytes = UNKNOWN_BYTES if side.num_bytes is None else int(side.num_bytes)
+        return line, side, RateBenchmark(torch.device("cpu"), torch.bfloat16, num_bytes)
 
-    def take_turn(self, line: Line, side: Side, benchmark: RateBenchmark | None, *, counts: bool) -> None:
+    def take_turn(self, line: Line, side: Side, benchmark: RateBenchmark, *, counts: bool) -> None:
         side.begin()
         seconds = {length: seconds_of(call) for length, call in side.passes.items()}
-        copying = None if benchmark is None or side.num_bytes is None else (
-            side.num_bytes / benchmark.rates().bytes_per_second
-        )  # fmt: skip
+        rate = benchmark.rates().bytes_per_second
         token = seconds[1] if side.token is None else side.token()
         if counts:
             for length, value in seconds.items():
                 line.passes.setdefault(length, []).append(value)
-            line.copies += [] if copying is None else [copying]
+            line.rates.append(rate)
             line.token.append(token)
 
 
@@ -433,11 +439,19 @@ ways are.
   the checkpoint; bare: the same calls of llama.cpp alone. openvino: OpenVINO GenAI with this file. onnxruntime: ONNX
   Runtime GenAI with 4-bit weights that its builder makes of the checkpoint, which `ready` includes.
 - token: ms of a token, autoregressive and greedy, after {context} cached ones. pass: ms of a pass over one token.
-- share: the time of copying or summing as many bytes as a token reads, whichever is faster, ÷ that of the token, in the
-  same turn. v(n): a pass over n tokens ÷ one over a single token. All are medians over {turns} turns{order}.
+- machine: GB/s of copying or summing as many bytes as a token reads, whichever is faster, in the same turn; beside a
+  program whose bytes are unknown, 1 GB. moved: the GB that the machine moves by this rate in the time of a token.
+  Memory is shared with other machines and gives more at some minutes than at others: compare ways by *moved*. share:
+  GB read ÷ moved. v(n): a pass over n tokens ÷ one over a single token. All are medians over {turns} turns{order}.
 - ready: seconds until the passes can be timed. KL, flips: of the next token against the first line, on {text} tokens.
-- The weights of some folders were dequantised from GGUF files, so that no figure here is of quality.
-"""
+{weights}"""
+
+
+def weights_of(models: Sequence[str]) -> str:
+    """Returns the line on weights that are not the hub's."""
+    sources = {model.folder: model.source for model in MODELS}
+    known = [f"`{name}` is {sources[name]}" for name in (Path(model).name for model in models) if name in sources]
+    return f"- Weights: {'; '.join(known)}. So no figure here is of quality.\n" if known else ""
 
 
 def page(given: argparse.Namespace, parts: Sequence[tuple[Given, Measured]]) -> Iterator[str]:
@@ -452,7 +466,7 @@ def page(given: argparse.Namespace, parts: Sequence[tuple[Given, Measured]]) -> 
         threads=f"{given.threads} thread{'s' if given.threads > 1 else ''}", torch=known["versions"]["torch"],
         transformers=known["versions"]["transformers"], commit=(known["commit"] or "unknown")[:7], context=CONTEXT,
         load=os.getloadavg()[0], cores=os.cpu_count(),
-        turns=given.turns, text=NUM_TEXT_TOKENS,
+        turns=given.turns, text=NUM_TEXT_TOKENS, weights=weights_of(given.models),
         order=", in which all ways alternate" if given.together else ", one way after another",
     )  # fmt: skip
     for model, found in parts:

@@ -1,7 +1,7 @@
 """The page of real pairs, from the archived cells."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from specbench.report.captions import (
@@ -106,8 +106,8 @@ The pair on MGSM, at temperature 1. D is the teacher-forced cross entropy of the
 NGRAM = """
 ## An n-gram drafter in low-resource languages
 
-Translation from English (Quechua: from Spanish), at the sampling of arXiv:2605.30580. One bigram model of some 1,100
-sentences in Cherokee, Quechua and Yoruba, most of them from the files of the measured rows, but none of them the
+Translation from English (Quechua: from Spanish), at the sampling of arXiv:2605.30580. One bigram model of some 1,000
+sentences in Cherokee, Quechua and Yoruba, half of them from the files of the measured rows, but none of them the
 translation of one; both methods draft 4 tokens.
 """
 
@@ -283,24 +283,37 @@ def task_part(found: Measured, task: str) -> str:
 
 
 def groups_part(found: Measured, cells: Sequence[Cell]) -> str:
-    """τ and speed-up in each group of Spec-Bench, or direction of translation."""
-    return "\nτ · speed-up by subset:\n\n" + by_subset(found, cells)
+    """τ, speed-up and score in each group of Spec-Bench, or direction of translation. The groups of Spec-Bench have
+    scores in different units, so that there is none over all."""
+    return (
+        "\nτ · speed-up by subset:\n\n" + by_subset(found, cells, subset_cell)
+        + "\nScores by subset, AR → method, and their difference. A score over subsets of different units would mean "
+        "nothing; a subset without a column has no right answers in its files, or needs a judge:\n\n"
+        + by_subset(found, cells, subset_score)
+    )  # fmt: skip
 
 
-def by_subset(found: Measured, cells: Sequence[Cell]) -> str:
-    """α, τ and speed-up of each method in each subset."""
+def by_subset(found: Measured, cells: Sequence[Cell], shown: Callable[[Row], str | None]) -> str:
+    """A column for each subset in which some method has something to show."""
     methods = [(cell, row) for cell in cells for row in found.whole(cell) if not row.is_baseline]
-    subsets = list(dict.fromkeys(name for cell, row in methods for name in found.by_subset(cell.name, row.method_name)))
-    lines = [
-        [f"{cell.name}, {label(row)}", *(subset_cell(found.by_subset(cell.name, row.method_name).get(subset))
-                                              for subset in subsets)] for cell, row in methods
-    ]  # fmt: skip
-    return table(["cell, method", *subsets], lines)
+    lines = []
+    for cell, row in methods:
+        by_name = found.by_subset(cell.name, row.method_name)
+        lines.append((f"{cell.name}, {label(row)}", {name: shown(each) for name, each in by_name.items()}))
+    subsets = list(dict.fromkeys(name for _, words in lines for name, word in words.items() if word is not None))
+    cells_of = [[first, *(words.get(subset) or "" for subset in subsets)] for first, words in lines]
+    return table(["cell, method", *subsets], cells_of)
 
 
-def subset_cell(row: Row | None) -> str:
-    if row is None:
-        return ""
+def subset_score(row: Row) -> str | None:
+    if row.quality is None:
+        return None
+    unit = metric_of(row.quality)
+    difference = with_interval(row.metric(f"{row.quality}_difference"), unit.digits, unit.factor, "+")
+    return f"{unit.label} {score_pair(row.metrics, row.quality)} ({difference})"
+
+
+def subset_cell(row: Row) -> str:
     return f"{number(row.metric('mean_acceptance_length'), 2)} · {marked(with_interval(row.metric('speedup')), row)}"
 
 

@@ -309,8 +309,8 @@ def _speeds(rows: Sequence[ComparedRow]) -> Iterator[str]:
     if ratios and ar[0].value and all(0 < np.log(each) / np.log(ar[0].value) < 1 for each in ratios):
         yield (
             f"The methods ran at {ratios[0]:.2f} to {ratios[-1]:.2f} times theirs: a step reads the target's weights "
-            "once for several tokens and does more beside it, so that it follows the memory less. Therefore all "
-            "speed-ups moved to the same side."
+            "once for several tokens and does more beside it, so that it follows the memory less, which would move all "
+            "speed-ups to the same side."
         )
 
 

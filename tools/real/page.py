@@ -283,13 +283,15 @@ def task_part(found: Measured, task: str) -> str:
 
 
 def groups_part(found: Measured, cells: Sequence[Cell]) -> str:
-    """τ, speed-up and score in each group of Spec-Bench, or direction of translation. The groups of Spec-Bench have
-    scores in different units, so that there is none over all."""
+    """τ, speed-up and score in each group of Spec-Bench, language, or direction of translation."""
+    has_sum = all(row.quality is not None for cell in cells for row in found.whole(cell))
+    why = "" if has_sum else (
+        " Their units differ, so that there is no score over all; a subset without a column has no right answers in "
+        "its file, or needs a judge."
+    )  # fmt: skip
     return (
         "\nτ · speed-up by subset:\n\n" + by_subset(found, cells, subset_cell)
-        + "\nScores by subset, AR → method, and their difference. A score over subsets of different units would mean "
-        "nothing; a subset without a column has no right answers in its files, or needs a judge:\n\n"
-        + by_subset(found, cells, subset_score)
+        + f"\nScores by subset, AR → method, and their difference.{why}\n\n" + by_subset(found, cells, subset_score)
     )  # fmt: skip
 
 
@@ -306,7 +308,7 @@ def by_subset(found: Measured, cells: Sequence[Cell], shown: Callable[[Row], str
 
 
 def subset_score(row: Row) -> str | None:
-    if row.quality is None:
+    if row.quality is None or row.metric(row.quality).value is None:
         return None
     unit = metric_of(row.quality)
     difference = with_interval(row.metric(f"{row.quality}_difference"), unit.digits, unit.factor, "+")
@@ -391,7 +393,7 @@ def vocabulary_part(found: Measured) -> str:
         own = [cell for cell in cells if cell.data.task == task]
         parts += [f"### {TITLES[task]}, SmolLM2 and Gemma\n", methods_table(found, own, "")]
         if own:
-            parts += ["\nτ · speed-up by subset:\n", by_subset(found, own)]
+            parts += [groups_part(found, own)]
     return "\n".join(parts)
 
 
@@ -425,7 +427,7 @@ def fairness_part(found: Measured) -> str:
 
 def ngram_part(found: Measured) -> str:
     cells = measured_cells(CELLS, found, "ngram")
-    return methods_table(found, cells, "") + "\n" + by_subset(found, cells) if cells else NOT_YET
+    return methods_table(found, cells, "") + groups_part(found, cells) if cells else NOT_YET
 
 
 def widths_part() -> str:

@@ -306,8 +306,8 @@ def test_methods_that_do_not_fit_are_refused(measure: Measure) -> None:
             return TreeProposal([1], [-1])
 
     for method, message in (
-        (specbench.Method(3), "drafter: a int drafts nothing: give a name, a function or a Drafter"),
-        (specbench.Method("model", rule=3), "rule: a int verifies nothing"),
+        (specbench.Method(3), "drafter = 3: cannot draft: give a name, a function or a Drafter"),
+        (specbench.Method("model", rule=3), "rule = 3: cannot verify"),
         (specbench.Method(Trees()), r"drafter Trees: proposes trees: give a factory with @DRAFTERS\.declare"),
         (specbench.Method(repeat, name="sd"), "method 'sd': a built-in method has this name"),
         (specbench.Method("model", num_draft_tokens=-1), "num_draft_tokens = -1"),

@@ -208,7 +208,7 @@ RULES = {
     ),
     "a column that is a number": (lambda p, t, g: Verification(0, 1, divergence=0.5), "returned divergence = 0.5"),
     "more nodes than accepted": (lambda p, t, g: Verification(1, 1, nodes=(0, 1)), "returned 2 nodes and num_acc"),
-    "nodes that are no path": (lambda p, t, g: Verification(1, 1, nodes=(1,)), "they are no path from the root"),
+    "nodes that are not a path": (lambda p, t, g: Verification(1, 1, nodes=(1,)), "they are not a path from the root"),
 }  # fmt: skip
 
 
@@ -296,7 +296,7 @@ def test_a_changed_state_of_torch_is_told_and_restored(change: str) -> None:
         with same_torch_state("drafter 'mine'"):
             CHANGES[change]()
 
-    refused(DrafterError, f"drafter 'mine' changed torch's state, with which all other methods run ({change}", block)
+    refused(DrafterError, f"drafter 'mine' changed torch's global state, which all methods share ({change}", block)
     with same_torch_state("nothing"):
         pass
     assert (torch.get_default_dtype(), torch.get_num_threads(), torch.empty(0).device.type) == (torch.float32, 1, "cpu")
@@ -307,7 +307,7 @@ def test_a_drafter_that_changes_torch_is_told(pair: ModelPair) -> None:
         torch.use_deterministic_algorithms(True)
         return [1]
 
-    refused(DrafterError, "drafter 'draft' changed torch's state", lambda: decode(pair, drafter=draft))
+    refused(DrafterError, "drafter 'draft' changed torch's global state", lambda: decode(pair, drafter=draft))
     assert not torch.are_deterministic_algorithms_enabled()
 
 

@@ -292,7 +292,7 @@ def test_zeros_in_place_of_log_probabilities_are_refused(servers) -> None:
 
 
 def test_an_answer_that_is_no_text_has_all_its_tokens(tmp_path, servers) -> None:
-    """At a high temperature many tokens are bytes that are no character, whose ids the stream does not have."""
+    """At a high temperature many tokens are bytes that are not a character, whose ids the stream does not have."""
     hot = ("generation.max_new_tokens=12", "generation.temperature=2.0")
     serve(tmp_path, servers, ("ar", "draft"), subsets=("en",), limit=2, overrides=hot)
     answers = [methods[name] for methods in records(tmp_path / "served").values() for name in ("ar", "draft")]

@@ -192,7 +192,7 @@ def test_a_difference_that_one_run_has_itself_is_explained(runs: list[Path]) -> 
     assert not _has_both(record, ids, other, {"ar", "sd"})
     record.methods["sd"].token_ids[3] += 1
     assert _has_both(record, ids, other, {"ar", "sd"}) and not _has_both(record, ids, other, {"ar"})
-    assert not _has_both(record, ids, ids[:3], {"ar", "sd"}), "an answer that ends earlier is no near-tie"
+    assert not _has_both(record, ids, ids[:3], {"ar", "sd"}), "an answer that ends earlier is not a near-tie"
 
 
 def test_a_configuration_is_the_same_on_another_machine(runs: list[Path]) -> None:

@@ -48,9 +48,9 @@ def test_nothing_is_overwritten(specbench: Specbench, tmp_path: Path, monkeypatc
         ("tasks", "mine", "unknown kind 'tasks': did you mean 'task'"),
         ("task", "../mine", "not a valid name: use letters, digits"),
         ("method", "", "not a valid name"),
-        ("plugin", "9lives", "not a valid name: use small letters"),
+        ("plugin", "9lives", "not a valid name: use lowercase letters"),
         ("plugin", "class", "not a valid name"),
-        ("plugin", "json", "Python has a module 'json' already: choose another name"),
+        ("plugin", "json", "a Python module 'json' already exists: choose another name"),
     ],
 )
 def test_bad_names_are_refused(kind: str, name: str, message: str, tmp_path: Path) -> None:

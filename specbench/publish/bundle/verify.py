@@ -118,7 +118,7 @@ def verified(
     files: Sequence[Path], allowed_signers: Path | None = None, targets: Mapping[str, str | None] | None = None
 ) -> Iterator[list[CheckedBundle]]:
     """Yields what bundles show. They are unpacked into a temporary folder, which is gone when the block ends.
-    `targets`: as in `CheckedBundle`. Raises ConfigError for a file that is no bundle."""
+    `targets`: as in `CheckedBundle`. Raises ConfigError for a file that is not a bundle."""
     with ExitStack() as stack:
         found = []
         for file in files:
@@ -166,7 +166,7 @@ def _file_problems(folder: Path, names: Sequence[str]) -> list[str]:
             continue
         found = RUN_FILE.fullmatch(name)
         if name not in OF_BUNDLE and (found is None or found[2] not in RUN_FILES):
-            problems.append(f"{name!r:.100}: is no file of a bundle")
+            problems.append(f"{name!r:.100}: is not a file of a bundle")
         elif name not in known:
             problems.append(f"{name}: {crate.MANIFEST} does not list it")
         elif (digest := file_digest(folder / name, WHOLE)) != known[name]:
@@ -339,6 +339,6 @@ def _coverage(bundle: CheckedBundle) -> Finding:
     found = "; ".join(f"{', '.join(places)}: {told}" for told, places in alike.items())
     chosen = {None if part.coverage is None else part.coverage.chosen for part in parts}
     is_told = None not in chosen
-    found += "" if is_told else "; of how many is not told"
+    found += "" if is_told else "; total unknown"
     answer = chosen == {"all"} if chosen and is_told else None
     return Finding("functional: coverage", answer, found or "no run can be read")

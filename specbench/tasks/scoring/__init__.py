@@ -125,7 +125,7 @@ def judged(scorer: Scorer, text: str, reference: Reference) -> Score:
     value with a float. A number that is not finite leaves the answer without a score.
 
     Raises ConfigError that names the scorer by its metrics, with the exception of its code as the cause, for code that
-    raises one and for values that are no numbers.
+    raises one and for values that are not numbers.
     """
     place = f"scorer of '{', '.join(scorer.names)}'"
     outside = is_outside(scorer) or is_outside(getattr(scorer, "judge", unscored))

@@ -230,6 +230,27 @@ class Verification:
         rerun = self.reruns.get((checked.row.key, checked.row.created))
         return Level(level.name, level.except_for, signed, rerun.mark if rerun else None)
 
+    def levels_of(self, rows: Sequence[Row]) -> Levels:
+        """Returns the level of each row whose run the bundles have, by its digest: the row itself is compared with what
+        the records give. Homes and secrets, which bundles lack, do not count as a difference."""
+        scrub = Scrubber.of_user()
+        by_key: dict[tuple[str, str], list[Row]] = {}
+        for row in rows:
+            by_key.setdefault((scrub.text(row.key), row.created), []).append(row)
+        found: dict[str, Level] = {}
+        for bundle in self.bundles:
+            for run in bundle.runs:
+                for bundled in run.rows:
+                    for row in by_key.get((bundled.row.key, bundled.row.created), ()):
+                        scrubbed = Row.model_validate(scrub.value(row.model_dump(mode="json")) | {"run": None})
+                        is_bundled = scrubbed.model_dump() == bundled.row.model_dump()
+                        checked = (
+                            bundled if is_bundled else _checked_row(scrubbed, run.run, run.run.path, run.has_texts)
+                        )
+                        digest = row.content_digest
+                        found[digest] = _joined(found.get(digest), self.level_of(bundle, checked))
+        return found
+
 
 def verify(bundles: Sequence[CheckedBundle]) -> Verification:
     """Finds the independent runs of each configuration. They count for every row of them."""
@@ -250,24 +271,9 @@ def verify(bundles: Sequence[CheckedBundle]) -> Verification:
 
 
 def levels_of(rows: Sequence[Row], files: Sequence[Path], allowed_signers: Path | None = None) -> Levels:
-    """Returns the level of each row whose run bundles have, by its digest: the row itself is compared with what the
-    records give. Homes and secrets, which bundles lack, do not count as a difference."""
-    scrub = Scrubber.of_user()
-    by_key: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        by_key.setdefault((scrub.text(row.key), row.created), []).append(row)
-    found: dict[str, Level] = {}
+    """Returns the level of each row whose run bundles have, as `Verification.levels_of`."""
     with verified(files, allowed_signers) as bundles:
-        verification = verify(bundles)
-        for bundle in bundles:
-            for run in bundle.runs:
-                for bundled in run.rows:
-                    for row in by_key.get((bundled.row.key, bundled.row.created), ()):
-                        scrubbed = Row.model_validate(scrub.value(row.model_dump(mode="json")) | {"run": None})
-                        checked = _checked_row(scrubbed, run.run, run.run.path, run.has_texts)
-                        digest = row.content_digest
-                        found[digest] = _joined(found.get(digest), verification.level_of(bundle, checked))
-    return found
+        return verify(bundles).levels_of(rows)
 
 
 def _joined(known: Level | None, level: Level) -> Level:

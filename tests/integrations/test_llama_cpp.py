@@ -301,7 +301,7 @@ def test_an_answer_that_is_no_text_has_all_its_tokens(tmp_path, servers) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("target", "num_draws"), [(None, 240), ("embedded:target", 120)])
+@pytest.mark.parametrize(("target", "num_draws"), [(None, 240), ("embedded:target", 60)])
 def test_a_served_draft_model_is_lossless_and_a_forced_one_is_not(tmp_path, servers, target, num_draws) -> None:
     """Without the target's probabilities, draws are compared with draws, which takes more of them."""
     options = RunOptions(subsets=("en",), limit=4, target=target)

@@ -32,7 +32,7 @@ COLUMNS = ("target_prob", "draft_prob", "overlap", "divergence", "draw_overlap")
 
 def shown(value: object) -> str:
     """Returns a value for a message, with its type."""
-    return f"{value!r:.60} (a {type(value).__name__})" if value is not None else "None"
+    return f"{value!r:.60} ({type(value).__name__})" if value is not None else "None"
 
 
 def integer(place: str, value: object, least: int, most: int, what: str = "token") -> int:

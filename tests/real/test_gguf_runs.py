@@ -150,7 +150,7 @@ def test_an_audit_of_two_files(real_models: Path, specbench: Command) -> None:
         "audit", "--task", "gsm8k", "--data", "sample", "--limit", "1", "--target", real_models / "smollm2-135m.gguf",
         "--drafter", real_models / "gemma3-270m.gguf", "--engine", "llama.cpp", "--method", "tli", "--threads", "1",
         "--tokenizer", real_models / "smollm2-135m", "--drafter-tokenizer", real_models / "gemma3-270m",
-        "--set", "num_draft_tokens=3", "--set", "generation.max_new_tokens=32", "--draws", NUM_DRAWS, "--json",
+        "--set", "num_draft_tokens=3", "--set", "generation.max_new_tokens=64", "--draws", NUM_DRAWS, "--json",
     )  # fmt: skip
     assert code == 0, (out, err)
     report = json.loads(out)

@@ -166,13 +166,13 @@ def as_number(value: Any) -> float | None:
     if value is None:
         return None
     if isinstance(value, str | bytes | bytearray) or bool(getattr(value, "ndim", False)):
-        raise ValueError(f"{value!r:.60} (a {type(value).__name__})")
+        raise ValueError(f"{value!r:.60} ({type(value).__name__})")
     try:
         number = float(value)
     except OverflowError:
         return None
     except Exception as error:
-        raise ValueError(f"{value!r:.60} (a {type(value).__name__})") from error
+        raise ValueError(f"{value!r:.60} ({type(value).__name__})") from error
     return number if isfinite(number) else None
 
 

@@ -35,6 +35,28 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 2
 
 
+SINGLE = (  # tests that share nothing with those of their file, and together take minutes
+    "test_all_other_commands_run", "test_a_wrong_verifier_is_caught_and_named_in_10_of_10_seeds",
+    "test_an_exact_verifier_passes_with_every_seed",
+)  # fmt: skip
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Returns what hands whole files to the workers, but tests of SINGLE one by one, so that no worker has a file of
+    many minutes when the others are done; None if the command line wants another distribution."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFile(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file, _, test = nodeid.partition("::")
+            return nodeid if test.partition("[")[0] in SINGLE else file
+
+    return ByFile(config, log)
+
+
 @pytest.hookimpl(trylast=True)  # markers are known by then
 def pytest_configure(config: pytest.Config) -> None:
     """Each worker first imports its own share of all tests: in a fresh clone one compiles what the others then load."""
@@ -46,7 +68,7 @@ def pytest_configure(config: pytest.Config) -> None:
             importlib.import_module(".".join(file.relative_to(folder.parent).with_suffix("").parts))
 
 
-LONG = (  # files of few tests that take long, also with their slow tests
+LONG = (  # files that take long, also with their slow tests: one that began late would keep one worker alone at the end
     "test_trees_page.py", "test_audit.py", "test_llama_cpp_page.py", "test_mtp.py", "test_new.py", "test_aliases.py",
     "test_suite_ray.py", "test_install.py", "test_embedded_family.py", "test_audit_served.py", "test_fairness.py",
     "test_tree_drafters.py", "test_suite.py", "test_extras.py", "test_demo.py", "test_site_browser.py",
@@ -54,7 +76,9 @@ LONG = (  # files of few tests that take long, also with their slow tests
     "test_bench_transformers.py", "test_imports.py", "test_kills.py", "test_programs.py", "test_fetch.py",
     "test_latex.py", "test_readme.py", "test_served.py", "test_llama_cpp.py", "test_compiled.py", "test_cli.py",
     "test_predict.py", "test_judge.py", "test_reports.py", "test_concurrency.py", "test_lm_eval_model.py",
-    "test_warnings.py",
+    "test_warnings.py", "test_conformance.py", "test_block_training.py", "test_static_trees.py", "test_packed.py",
+    "test_trees.py", "test_profile.py", "test_real.py", "test_real_reruns.py", "test_bundle.py", "test_heads.py",
+    "test_tree_rules.py",
 )  # fmt: skip
 
 

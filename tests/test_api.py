@@ -183,8 +183,8 @@ def test_bad_input_is_one_line(measure: Measure, tmp_path: Path) -> None:
         ({"engine": "graph"}, "engine = 'graph': did you mean 'graphs'"),
         ({"method": "sdd"}, "unknown method 'sdd'"),
         ({"overrides": {"num_draft_token": 3}}, "--set num_draft_token=3"),
-        ({"target": (1, 2)}, "model 'int' is a int: give a transformers model and its tokenizer, or a name"),
-        ({"target": (torch.nn.Linear(1, 1), 2)}, "model 'Linear' is a Linear: give a transformers model"),
+        ({"target": (1, 2)}, "model 'int' is of type int: give a transformers model and its tokenizer, or a name"),
+        ({"target": (torch.nn.Linear(1, 1), 2)}, "model 'Linear' is of type Linear: give a transformers model"),
     ):
         with pytest.raises(ConfigError) as error:
             measure(**options)
@@ -306,8 +306,8 @@ def test_methods_that_do_not_fit_are_refused(measure: Measure) -> None:
             return TreeProposal([1], [-1])
 
     for method, message in (
-        (specbench.Method(3), "drafter: a int drafts nothing: give a name, a function or a Drafter"),
-        (specbench.Method("model", rule=3), "rule: a int verifies nothing"),
+        (specbench.Method(3), r"drafter = 3 \(int\): cannot draft: give a name, a function or a Drafter"),
+        (specbench.Method("model", rule=3), r"rule = 3 \(int\): cannot verify"),
         (specbench.Method(Trees()), r"drafter Trees: proposes trees: give a factory with @DRAFTERS\.declare"),
         (specbench.Method(repeat, name="sd"), "method 'sd': a built-in method has this name"),
         (specbench.Method("model", num_draft_tokens=-1), "num_draft_tokens = -1"),

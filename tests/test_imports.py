@@ -50,6 +50,8 @@ for words in {COMMANDS}:
     print(words, "ended with", code, heavy, file=sys.stderr)
     if words == ["list"]:
         print("the list imported:", [name for name in {NOT_FOR_A_LIST} if name in sys.modules], file=sys.stderr)
+import specbench.publish.ray_workers
+print("a host imported:", [name for name in ("torch", "transformers") if name in sys.modules], file=sys.stderr)
 """
 
 
@@ -69,6 +71,12 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProces
 def test_commands_that_read_start_without_torch(read: subprocess.CompletedProcess[str]) -> None:
     told = [line for line in read.stderr.splitlines() if " ended with " in line]
     assert told == [f"{words} ended with {TOO_FEW if words[0] == 'check' else 0} []" for words in COMMANDS]
+
+
+def test_a_host_that_passes_the_messages_of_workers_on_starts_without_torch(
+    read: subprocess.CompletedProcess[str],
+) -> None:
+    assert "a host imported: []" in read.stderr.splitlines()
 
 
 def test_the_list_of_names_reads_the_files_of_methods_without_their_code(

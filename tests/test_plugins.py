@@ -254,7 +254,7 @@ except ConfigError as error:
 
 
 def test_broken_plug_ins_are_listed_with_their_reasons_beside_all_others(tmp_path):
-    """One that raises on import, and one whose entry point is no factory."""
+    """One that raises on import, and one whose entry point is not a factory."""
     info = tmp_path / "broken-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")

@@ -67,7 +67,7 @@ CHEAP = (
 )  # fmt: skip
 SHORT = ["--set", "generation.max_new_tokens=8"]
 SMALLER = {"run": SHORT, "sweep": SHORT, "audit": [*SHORT, "--draws", "8"],
-           "limit": ["--repeats", "1", "--context", "32"], "suite": ["--limit", "1"],
+           "roofline": ["--repeats", "1", "--context", "32"], "suite": ["--limit", "1"],
            "train": ["--set", "max_new_tokens=8"], "languages": ["--max-new-tokens", "8"],
            "tune": ["--set", "generation.max_new_tokens=40", "--limit", "6", "--lengths", "5",
                     "--step", "0.3"]}  # fmt: skip
@@ -82,7 +82,7 @@ class Planned(BaseException):
 
 
 REFERENCE = {path(name) for name in MAKERS}  # the pages that are made from the code
-LOADS_MODELS = ("run", "sweep", "tune", "audit", "limit", "languages", "train", "suite", "board run")
+LOADS_MODELS = ("run", "sweep", "tune", "audit", "roofline", "languages", "train", "suite", "board run")
 
 
 def is_planned(command: str) -> bool:

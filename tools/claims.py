@@ -54,7 +54,7 @@ GAPS = """
 Qwen2.5-Coder 1.5B with its 0.5B as the draft model (`sd`), and prompt lookup (`pld`), on two CPU threads, greedy,
 against Spec-Bench's Vicuna 7B with a draft model of 68 million parameters, and prompt lookup, on a GPU. **These are
 other models, other prompts and other machines**, and the weights come from quantized files, not from the
-hub ([real pairs](real.md) names them): the gap is no failure to reproduce, and the factors say in which of
+hub ([real pairs](real.md) names them): the gap is not a failure to reproduce, and the factors say in which of
 the two, acceptance or step cost, the settings differ. Speed-ups are of the whole call, as the claims'. The factors of
 τ and R multiply to that of S, claimed ÷ measured; intervals are 95 % over the measured prompts.
 

@@ -45,12 +45,12 @@ def options(
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=print_version)
     ] = False,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Leave out notes and progress, here or behind any command.")
+        bool, typer.Option("--quiet", "-q", help="Hide notes and progress; also accepted after any command.")
     ] = False,
     verbose: Annotated[
         bool,
         typer.Option(
-            "--verbose", "-v", help="Tell versions, engines and every answer that is measured, here or behind it."
+            "--verbose", "-v", help="Show versions, engines and every measured answer; also accepted after any command."
         ),
     ] = False,
 ) -> None:
@@ -128,9 +128,7 @@ def main() -> None:
         code = CLOSED_PIPE if isinstance(error, BrokenPipeError) else 2
         if code == 2:
             with suppress(OSError):  # it may be stderr that cannot be written
-                fail(
-                    ConfigError(f"the output cannot be written ({error.strerror or error}): write it to another place")
-                )
+                fail(ConfigError(f"cannot write the output ({error.strerror or error}): choose another path"))
     sys.exit(code)
 
 

@@ -107,7 +107,7 @@ def advise(
     goal: Annotated[
         str,
         typer.Option(
-            help="latency (tokens/s of one user), throughput (tokens/s in all, under a load too), goodput (answers per "
+            help="latency (tokens/s of one user), throughput (total tokens/s, also under load), goodput (answers per "
             "second of a load within --slo), energy (tokens per joule) or cost (dollars per million tokens)."
         ),
     ] = "latency",
@@ -133,7 +133,7 @@ def advise(
     The runs are of the same prompts on one machine; AR of the first one is the reference for quality. Shorter draft
     lengths are replayed from the records, and are marked so.
 
-    With --memory, each way under a load stands at the requests at once that this memory holds: AR at more of them than
+    With --memory, each way under load stands at the requests at once that this memory holds: AR at more of them than
     a method with a drafter.
     """
     from specbench.analysis.advice import advise as analysis
@@ -152,7 +152,7 @@ def advise(
 def memory(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="YAML file of the memory and the models.")],
     runs: Annotated[
-        list[str] | None, typer.Argument(metavar="[RUN]...", help="Runs of servers under a load, or leaderboard files.")
+        list[str] | None, typer.Argument(metavar="[RUN]...", help="Runs of servers under load, or leaderboard files.")
     ] = None,
     task: Annotated[str | None, typer.Option(help="Task, if the rows are of several.")] = None,
     subset: Annotated[str | None, typer.Option(help="Subset; by default the `all` rows.")] = None,
@@ -176,7 +176,7 @@ def memory(
 
     limits = None if slo is None else limits_of(slo, LIMITS)
     if limits is not None and not runs:
-        raise ConfigError("--slo: is for runs under a load: give a RUN")
+        raise ConfigError("--slo: applies to runs under load: give a RUN")
     shared = SharedMemory.read(file)
     with status_line("reading the runs"):
         found = measured_rows(runs or [], task, subset)
@@ -479,7 +479,7 @@ def explain(
 
     if list_:
         if claim is not None:
-            raise ConfigError(f"--list {claim}: lists the claims of the package: leave out one of the two")
+            raise ConfigError(f"--list: lists all claims and takes no CLAIM: remove --list or '{claim}'")
         readings = [read_claim(each) for each in public_claims().values()]
         from specbench.analysis.claims.tables import claims_table
 
@@ -560,8 +560,8 @@ def audit(
         bool,
         flag(
             "--batch-width",
-            help="Also tell how the target's logits depend on the number of tokens that a pass reads; without --method "
-            "tell nothing else.",
+            help="Also report how the target's logits depend on the number of tokens that a pass reads; without "
+            "--method, report only that.",
         ),
     ] = False,
     output: Report = None,

@@ -153,7 +153,7 @@ def serving_of(servers: Path | None) -> "AbstractContextManager[Callable[[RunSpe
 
 
 def whole_number(option: str, text: str) -> int | None:
-    """Returns an option's number of examples; None if the text is no whole number from 1. Raises ConfigError for one
+    """Returns an option's number of examples; None if the text is not a whole number from 1. Raises ConfigError for one
     that is too large."""
     with suppress(ValueError):
         if (number := int(text)) >= 1:
@@ -229,7 +229,7 @@ def check_words(words: Sequence[str]) -> None:
         if shown != word:
             raise ConfigError(f"'{shown}': is not UTF-8: rename the file or folder, or correct the argument")
         if "\0" in word:
-            raise ConfigError(f"{word!r}: has the character NUL, which no file name can have: remove it")
+            raise ConfigError(f"{word!r}: contains a NUL character, which file names cannot have: remove it")
 
 
 def bound_numbers(app: typer.Typer) -> None:

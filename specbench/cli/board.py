@@ -102,9 +102,7 @@ def check_board(
     folder: Folder = Path(),
     base: Annotated[
         str | None,
-        typer.Option(
-            help="The board without the submission: a git revision, or a folder; by default nothing is there."
-        ),
+        typer.Option(help="The board without the submission: a git revision, or a folder; by default an empty board."),
     ] = None,
     markdown: Annotated[Path | None, path_option(help="File for the report as Markdown.")] = None,
 ) -> None:

@@ -66,7 +66,7 @@ def results(
     from specbench.specs.components import build
 
     if output.suffix != ".yaml":
-        raise ConfigError(f"--output {output}: the hub reads .eval_results/*.yaml: let the name end in .yaml")
+        raise ConfigError(f"--output {output}: the hub reads .eval_results/*.yaml: choose a name that ends in .yaml")
     place = {"dataset": {"id": dataset, "task_id": task_id or "any"}, "source": {"url": source, "name": source_name}}
     build(EvalResult, place | {"value": 0.0}, "results: ")  # before the rows are read
     with status_line("reading the rows"):

@@ -269,7 +269,7 @@ def write_skeleton(kind: str, name: str, folder: Path) -> list[Path]:
     is_plugin = kind == "plugin"
     module = name.replace("-", "_")
     if not re.fullmatch(NAMES[kind], name) or (is_plugin and keyword.iskeyword(module)):
-        letters = "small letters, digits, - and _" if is_plugin else "letters, digits, -, _ and ."
+        letters = "lowercase letters, digits, - and _" if is_plugin else "letters, digits, -, _ and ."
         raise ConfigError(f"specbench new {kind} {name}: not a valid name: use {letters}, beginning with a letter")
 
     def named(text: str) -> str:
@@ -282,7 +282,9 @@ def write_skeleton(kind: str, name: str, folder: Path) -> list[Path]:
         if path.exists():
             raise ConfigError(f"{path}: already exists: choose another name, or remove it")
     if is_plugin and is_installed(module):
-        raise ConfigError(f"specbench new plugin {name}: Python has a module '{module}' already: choose another name")
+        raise ConfigError(
+            f"specbench new plugin {name}: a Python module '{module}' already exists: choose another name"
+        )
     for path, text in written.items():
         with writing(path, "choose another folder"):
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -244,7 +244,7 @@ def compare(
         stdout.print(line, soft_wrap=True)
 
 
-REGRESSION = "Largest allowed fall of a speed-up (default 3%), or with --against of a speed (1%), such as 3% or 0.03."
+REGRESSION = "Largest allowed drop in speed-up (default 3%), or with --against in speed (1%), such as 3% or 0.03."
 ALLOWED = "3%"
 ALLOWED_INTERLEAVED = "1%"
 IGNORED = "Conditions that may differ, separated by commas: attention, device, dtype, target, versions."

@@ -39,7 +39,7 @@ def plot(
         str, typer.Option(help="column (3.25 in), text (5.5 in), page (6.75 in), or inches, such as 3.03.")
     ] = "column",
     height: Annotated[
-        float | None, typer.Option(min=0.5, max=20, help="Inches; by default as the panels need.")
+        float | None, typer.Option(min=0.5, max=20, help="Height in inches; by default to fit the panels.")
     ] = None,
     metric: Annotated[
         str | None,

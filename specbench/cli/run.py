@@ -91,7 +91,7 @@ def run(
         ),
     ] = None,
     dry_run: Annotated[
-        bool, flag("--dry-run", help="Tell what would be measured; read no weights, and write nothing.")
+        bool, flag("--dry-run", help="Show what would be measured; load no weights and write no files.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -22,11 +22,13 @@ def serve_llama_cpp(
     tokenizer: Annotated[
         str | None, typer.Option(help="Folder or hub id of the target's tokenizer; by default the one in its file.")
     ] = None,
-    draft_tokens: Annotated[int, typer.Option(min=1, help="Draft tokens of a step at most.")] = 5,
-    slots: Annotated[int, typer.Option(min=1, help="Requests that a server answers at once, for `load`.")] = 1,
-    context: Annotated[int, typer.Option(min=256, help="Tokens of each slot.")] = 4096,
+    draft_tokens: Annotated[int, typer.Option(min=1, help="Maximum draft tokens per step.")] = 5,
+    slots: Annotated[int, typer.Option(min=1, help="Concurrent requests per server, for `load`.")] = 1,
+    context: Annotated[int, typer.Option(min=256, help="Context of each slot, in tokens.")] = 4096,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of each server.")] = None,
-    gpu_layers: Annotated[int | None, typer.Option(min=0, help="Layers on a GPU, if the package has one.")] = None,
+    gpu_layers: Annotated[
+        int | None, typer.Option(min=0, help="Layers to put on a GPU, if the package supports one.")
+    ] = None,
     hardware: Annotated[str | None, typer.Option(help="Name of the machine in rows; by default its CPU.")] = None,
     output: Annotated[Path, path_option(help="File to write for `specbench run --servers`.")] = Path("servers.yaml"),
 ) -> None:

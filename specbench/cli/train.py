@@ -154,7 +154,7 @@ def trainer(kind: str) -> Callable[..., None]:
         output: Annotated[Path | None, path_option(help=FOLDERS[kind])] = None,
         init_layers: Annotated[
             str | None,
-            typer.Option(help="Start with so many layers of the target (or of --drafter), or with these: 0,1,29."),
+            typer.Option(help="Start from this many layers of the target (or of --drafter), or from these: 0,1,29."),
         ] = None,
         num_steps: Annotated[
             int | None, typer.Option(help=f"Updates of the weights; by default {NUM_STEPS.get(kind)}.")

@@ -32,7 +32,7 @@ COLUMNS = ("target_prob", "draft_prob", "overlap", "divergence", "draw_overlap")
 
 def shown(value: object) -> str:
     """Returns a value for a message, with its type."""
-    return f"{value!r:.60} (a {type(value).__name__})" if value is not None else "None"
+    return f"{value!r:.60} ({type(value).__name__})" if value is not None else "None"
 
 
 def integer(place: str, value: object, least: int, most: int, what: str = "token") -> int:
@@ -105,7 +105,7 @@ class CheckedDrafter(Drafter):
             unit = "levels" if isinstance(proposal, TreeProposal) else "tokens"
             raise DrafterError(
                 f"{place} proposed {proposal.num_drafted} {unit} where num_draft_tokens = {num_draft_tokens}: propose "
-                "at most as many, near the end of an answer none"
+                "at most that many, which may be 0 near the end of an answer"
             )
         if not tokens or isinstance(proposal, TreeProposal):
             return
@@ -172,10 +172,12 @@ class CheckedRule(VerificationRule):
         num_accepted = integer(place, found.num_accepted, 0, num_drafted, "num_accepted")
         next_token = integer(place, found.next_token, 0, self._vocab_size - 1, "next_token")
         if nodes is not None and len(nodes) != num_accepted:
-            raise DrafterError(f"{place} returned {len(nodes)} nodes and num_accepted {num_accepted}: give as many")
+            raise DrafterError(
+                f"{place} returned {len(nodes)} nodes and num_accepted {num_accepted}: return num_accepted nodes"
+            )
         for node, parent in zip(nodes or (), (-1, *(nodes or ())), strict=False):
             if not 0 <= node < len(proposal.token_ids) or proposal.parents[node] != parent:
-                raise DrafterError(f"{place} returned the nodes {shown(nodes)}: they are no path from the root")
+                raise DrafterError(f"{place} returned the nodes {shown(nodes)}: they are not a path from the root")
         num_verified = min(num_drafted, num_accepted + 1)
         remedy = "give a number for each verified token"
         for name in COLUMNS:
@@ -226,7 +228,7 @@ def same_torch_state(place: str) -> Iterator[None]:
             STATES[name][1](old)
     if changed:
         what = ", ".join(f"{name} from {old} to {now}" for name, old, now in changed)
-        raise DrafterError(f"{place} changed torch's state, with which all other methods run ({what}): restore it")
+        raise DrafterError(f"{place} changed torch's global state, which all methods share ({what}): restore it")
 
 
 class FunctionDrafter(LookUpDrafter):
@@ -269,14 +271,14 @@ def drafter_factory(part: Any) -> Callable[..., Any]:
     def make(models: ModelPair, sampling: Sampling) -> Drafter:
         return FunctionDrafter(part, models.target.vocab_size)
 
-    return _factory(part, Drafter, make, "drafter", "drafts", ("ids", "num_draft_tokens"))
+    return _factory(part, Drafter, make, "drafter", "draft", ("ids", "num_draft_tokens"))
 
 
 def rule_factory(part: Any) -> Callable[..., Any]:
     """Returns the factory of a rule that is given as an object or a function; a class is its own factory. Raises
     ConfigError for anything else."""
     arguments = ("proposal", "target", "generator")
-    return _factory(part, VerificationRule, lambda: FunctionRule(part), "rule", "verifies", arguments)
+    return _factory(part, VerificationRule, lambda: FunctionRule(part), "rule", "verify", arguments)
 
 
 def _factory(
@@ -288,9 +290,7 @@ def _factory(
     if isinstance(part, base):
         return lambda *given: part
     if not callable(part):
-        raise ConfigError(
-            f"{key}: a {type(part).__name__} {verb} nothing: give a name, a function or a {base.__name__}"
-        )
+        raise ConfigError(f"{key} = {shown(part)}: cannot {verb}: give a name, a function or a {base.__name__}")
     name = getattr(part, "__name__", type(part).__name__)
     call = f"{key} '{name}': is called as {name}({', '.join(arguments)})"
     if inspect.iscoroutinefunction(part) or inspect.isasyncgenfunction(part):

@@ -264,7 +264,7 @@ def decode(
 
     The prompt must hold at least one token and leave room for one more within the context limit.
     """
-    # 1. Prefill: both models read the prompt, and the target's logits give the first token, which is no step.
+    # 1. Prefill: both models read the prompt, and the target's logits give the first token, which is not a step.
     state = GenerationState(prompt_ids, stop)
     clock = target.passes.clock
     start_seconds = clock.now()

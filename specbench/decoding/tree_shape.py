@@ -93,7 +93,7 @@ def best_shape_by_level(level_chances: Sequence[Sequence[float]], num_nodes: int
 def check_chances(rank_chances: Sequence[float]) -> Sequence[float]:
     """Returns the chances. Raises ConfigError unless they fall."""
     if list(rank_chances) != sorted(rank_chances, reverse=True):
-        raise ConfigError("drafter.rank_chances: a later rank cannot be more probable: give falling numbers")
+        raise ConfigError("drafter.rank_chances: a later rank cannot be more probable: give descending numbers")
     return rank_chances
 
 

@@ -28,6 +28,7 @@ from specbench.core.source import package_digest, plugins_digest, source_files
 from specbench.core.values import WHOLE, file_digest
 from specbench.models.machine import environment
 from specbench.models.meters import HOST
+from specbench.publish.worker_program import SendingListener, run_job, send_lines, take_streams
 from specbench.publish.workers import (
     ChildProcess,
     Event,
@@ -35,10 +36,6 @@ from specbench.publish.workers import (
     JobStarted,
     LogLine,
     RunJob,
-    SendingListener,
-    run_job,
-    send_lines,
-    take_streams,
 )
 from specbench.records.folder import DATE, RunFolder, folder_of
 from specbench.running.models import load_models

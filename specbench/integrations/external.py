@@ -286,7 +286,9 @@ class ExternalDecoder(Decoder):
         try:
             returned = [int(token) for token in getattr(result, "token_ids", result)]
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"it returned a {type(result).__name__}: return token ids, or a Decoded") from error
+            raise ConfigError(
+                f"its result is of type {type(result).__name__}: return token ids, or a Decoded"
+            ) from error
         vocab_size = self.model.model.config.get_text_config().vocab_size
         if wrong := [token for token in returned if not 0 <= token < vocab_size]:
             raise ConfigError(f"it returned token {wrong[0]}, but the target has tokens 0 to {vocab_size - 1}")

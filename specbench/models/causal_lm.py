@@ -318,7 +318,7 @@ def split_precision(precision: str) -> tuple[str, Quantize]:
 
 
 def end_token_sources(generation_config: Any, config: Any, tokenizer: Any) -> dict[str, list[int]]:
-    """Returns the end-of-text ids by the name of the file that gives them. Raises ConfigError for values that are no
+    """Returns the end-of-text ids by the name of the file that gives them. Raises ConfigError for values that are not
     ids."""
     holders = {"generation_config.json": generation_config, "config.json": config, "tokenizer": tokenizer}
     found = {}
@@ -326,7 +326,9 @@ def end_token_sources(generation_config: Any, config: Any, tokenizer: Any) -> di
         value = getattr(holder, "eos_token_id", None)
         found[name] = value if isinstance(value, list) else [] if value is None else [value]
         if wrong := [index for index in found[name] if type(index) is not int or index < 0]:
-            raise ConfigError(f"{name}: eos_token_id = {value!r:.60}: {wrong[0]!r:.60} is no id of a token: correct it")
+            raise ConfigError(
+                f"{name}: eos_token_id = {value!r:.60}: {wrong[0]!r:.60} is not an id of a token: correct it"
+            )
     return found
 
 

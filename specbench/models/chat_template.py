@@ -234,7 +234,7 @@ def with_date(source: str, printed: date) -> str:
     all formats that the template spells; any other one is refused."""
     known = {}
     for text in _parse(source)[1]:
-        with suppress(ValueError):  # it is no format, but some other text with a %
+        with suppress(ValueError):  # it is not a format, but some other text with a %
             known[text] = printed.strftime(text)
     lookup = ascii(known)  # Jinja reads Python's escapes
     return (

@@ -210,7 +210,7 @@ class StaticLayer(CacheLayerMixin):
         return self.capacity
 
 
-Masks = dict[str, Any]  # by type of layers; of flex_attention they are no tensors
+Masks = dict[str, Any]  # by type of layers; of flex_attention they are not tensors
 ATTENTION = ("sdpa", "eager", "flex_attention")  # the implementations that accept a mask per query and key
 
 

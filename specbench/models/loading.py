@@ -105,7 +105,7 @@ def load_model(
         return with_width(loaded, pass_width if weights else None)
     if engine == "llama.cpp":
         raise ConfigError(
-            f"--engine llama.cpp: model '{name}' is no GGUF file: give one (FILE.gguf, or org/repo:Q4_K_M), or take "
+            f"--engine llama.cpp: model '{name}' is not a GGUF file: give one (FILE.gguf, or org/repo:Q4_K_M), or take "
             "--engine auto"
         )
     is_cpu = chosen.type == "cpu" and device_map == "none"

@@ -145,7 +145,7 @@ class ArrayModel:
         foreign = [name for name in names if name not in own and not name.endswith(SUFFIX)]
         if foreign or (names and manifest not in names):
             held = (foreign or names)[0]
-            raise ConfigError(f"{output}: is no {cls.noun} (it holds {held}): give a new folder")
+            raise ConfigError(f"{output}: holds {held} but no {cls.noun}: give a new folder")
 
     @classmethod
     @contextmanager

@@ -29,10 +29,11 @@ def add_model(network: Any, tokenizer: Any, name: str) -> str:
     """
     if not isinstance(network, torch.nn.Module) or not hasattr(network, "config"):
         raise ConfigError(
-            f"model '{name}' is a {type(network).__name__}: give a transformers model and its tokenizer, or a name"
+            f"model '{name}' is of type {type(network).__name__}: give a transformers model and its tokenizer, or a "
+            "name"
         )
     if not callable(getattr(tokenizer, "get_vocab", None)):
-        raise ConfigError(f"model '{name}': a {type(tokenizer).__name__} is no tokenizer of transformers: give one")
+        raise ConfigError(f"model '{name}': a {type(tokenizer).__name__} is not a tokenizer of transformers: give one")
     if torch.device("meta") in {parameter.device for parameter in network.parameters()}:
         raise ConfigError(f"model '{name}' has no weights (it is on the device meta): load them")
     _MODELS[OBJECT + name] = weakref.ref(network), tokenizer

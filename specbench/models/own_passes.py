@@ -34,7 +34,7 @@ class OwnPasses:
         """Returns how far the row of a position is from what `target` gives after the same text: the largest change
         of a gap between logits. The text is read anew three times: in one pass, with its last token in a pass of its
         own, and by a pass that begins where the method's did and is as wide; the nearest of them counts, as the width
-        of a pass is no fault of the state. The third is left out unless `trusts_wide`: a fault of all wide passes is
+        of a pass is not a fault of the state. The third is left out unless `trusts_wide`: a fault of all wide passes is
         its own, too. None if the position has no row."""
         if self.row is None:
             return None

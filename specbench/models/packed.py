@@ -157,8 +157,8 @@ def _(input: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None) -> t
 
 
 class Pending:
-    """The last input of a joined product, and the outputs of the layers that have not taken theirs. It is no attribute
-    of a module, whose assignments take longer than a small product."""
+    """The last input of a joined product, and the outputs of the layers that have not taken theirs. It is not an
+    attribute of a module, whose assignments take longer than a small product."""
 
     def __init__(self) -> None:
         self.input: torch.Tensor | None = None
@@ -167,7 +167,7 @@ class Pending:
 
 class JoinedProduct:
     """The product of several layers that read the same input, such as queries, keys and values: one call reads their
-    weights faster than several. It is no module, so that a network shows the layers alone.
+    weights faster than several. It is not a module, so that a network shows the layers alone.
 
     The first layer that is called with an input computes all, and each takes its part. The parts of an input that are
     not taken are dropped with the next one.

@@ -324,7 +324,7 @@ class StaticPasses:
         except CannotCompile:
             raise
         except Exception as error:  # untraceable networks and compilers raise many classes
-            self._fill(0.0)  # also where a wrong pass has spread what is no number
+            self._fill(0.0)  # also where a wrong pass has spread what is not a number
             if is_out_of_memory(error):
                 raise
             raise CannotCompile(self.name, one_line(error), self.engine) from error
@@ -334,7 +334,7 @@ class StaticPasses:
             expected = [reading[what] for reading in right]
             if not all(agree(*pair) for pair in zip(found[what], zip(*expected, strict=True), strict=True)):
                 reason = f"{VERBS[self.engine]}, a pass over {length} tokens gives other {what}"
-                self._fill(0.0)  # also where a wrong pass has spread what is no number
+                self._fill(0.0)  # also where a wrong pass has spread what is not a number
                 raise CannotCompile(self.name, reason, self.engine)
         self._apart = max(self._apart, apart([reading["logits"][0] for reading in right]))
         self.seconds += time.perf_counter() - started

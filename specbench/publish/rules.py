@@ -296,7 +296,7 @@ def _told_by_templates(task: TaskSpec) -> Iterator[tuple[Weight, str]]:
 
 
 def _is_in_prompt(task: TaskSpec, template: str, in_prompt: frozenset[str]) -> bool:
-    """Returns whether a made-up row's reference is in its prompt; False where its columns are no texts."""
+    """Returns whether a made-up row's reference is in its prompt; False where its columns are not texts."""
     columns = templates.used(template, "row")
     if not columns & in_prompt:
         return False
@@ -412,7 +412,7 @@ def _told_of_examples(run: RuledRun, part: MeasuredSubset, limit: object) -> Ite
     asked = "" if limit is None else f" (--limit {limit})"
     if coverage is None and limit is not None:  # of an earlier version
         of = " of the bundled sample" * is_sample
-        told = f"the first {counted(part.num_examples, 'example')}{of}{asked}, of how many is not told"
+        told = f"the first {counted(part.num_examples, 'example')}{of}{asked}, total unknown"
     else:
         told = part.told_examples + asked * (coverage is not None and coverage.chosen != "all")
     if is_sample:

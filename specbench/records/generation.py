@@ -377,7 +377,7 @@ class Decoder:
         self._fast = msgspec.json.Decoder(kind, dec_hook=column)
 
     def decode(self, line: bytes, max_characters: int) -> Any:
-        """Returns what a line holds. Raises json.JSONDecodeError or UnicodeError for a line that is no JSON,
+        """Returns what a line holds. Raises json.JSONDecodeError or UnicodeError for a line that is not JSON,
         OutOfBounds, and ValueError with the place of a value that does not fit."""
         try:
             if len(line) <= SMALL:

@@ -154,8 +154,8 @@ class ProfileEntry(FilePart):
     """A method on one pair of models, under one set of conditions.
 
     `id`: of the entry in its file. `shape`: positions of a tree are its levels, at each of which one of several tokens
-    may be accepted: they are no rates of a chain. `num_draft_tokens`: K, the most tokens (of trees: levels) that a step
-    drafts. `options`: drafter, verification rule, bridge and draft length, with the temperature of drafts.
+    may be accepted: they are not rates of a chain. `num_draft_tokens`: K, the most tokens (of trees: levels) that a
+    step drafts. `options`: drafter, verification rule, bridge and draft length, with the temperature of drafts.
     """
 
     id: str

@@ -77,5 +77,5 @@ def window_file(folder: Path) -> LineFile[LoadWindow]:
 
 
 def read_windows(folder: Path) -> list[LoadWindow]:
-    """Returns the windows of a run. Raises ConfigError for a line that is no window."""
+    """Returns the windows of a run. Raises ConfigError for a line that is not a window."""
     return window_file(folder).read()

@@ -75,7 +75,7 @@ def conditions(row: Row) -> dict[str, object]:
         "served": {},
         "intervals": dict(row.intervals),
     }
-    if row.served is not None:  # the source of acceptance is no condition, and the engine has its own field
+    if row.served is not None:  # the source of acceptance is not a condition, and the engine has its own field
         load, up = row.served.load or "one request at a time", "one at a time" if row.served.turns else "all at once"
         kept = {"memory": row.served.memory, "caches": row.served.caches}
         parts["served"] = {"load": f"{load}", **kept, "servers up": up}
@@ -167,7 +167,7 @@ def pair_rows(
             near = RowPair(closest.baseline, others[0].baseline)
             changes = f" ({'; '.join(near.changes())})" if near.changes() else ""
             dates = f"created {near.baseline.created} and {near.candidate.created}{changes}"
-            refused.append((row, [f"two rows of the baseline are equally near, {dates}: remove one of the two"]))
+            refused.append((row, [f"two rows of the baseline match equally well, {dates}: remove one of the two"]))
         else:
             pairs.append(closest)
     known = {row.names for row in candidate}

@@ -40,8 +40,8 @@ class Added:
 
 def add_runs(runs: Sequence[Path], file: Path) -> Added:
     """Puts the rows of runs into a file. Other results of the same configuration are replaced. A row that the file has
-    is kept, with what an audit or `specbench fairness` added to it. Raises ConfigError for a path that is no finished
-    run, and for rows that may not share a file; the file is then unchanged."""
+    is kept, with what an audit or `specbench fairness` added to it. Raises ConfigError for a path that is not a
+    finished run, and for rows that may not share a file; the file is then unchanged."""
     return put(
         file,
         [

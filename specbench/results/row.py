@@ -132,7 +132,7 @@ class RowWarmUp(FilePart):
     """The warm-up of the method itself before it was measured, in a row over subsets of all of them together. Of
     several processes, or starts of a server, the one with the fewest blocks.
 
-    `blocks`: the number of unmeasured blocks, each of at most 20 new tokens; under a load, each with as many requests
+    `blocks`: the number of unmeasured blocks, each of at most 20 new tokens; under load, each with as many requests
     at once as the load. `steady`: whether the speed became steady every time, within the limits of the warm-up; null
     if there were too few blocks to tell.
     """
@@ -163,8 +163,8 @@ class RowContext(FilePart):
     `share_cut_ar`: the share of AR's answers that it cut; the method's share is the metric `share_cut_by_context`.
     `pauses_at`: the tokens after which the drafter drafts nothing; null: it does not pause. `share_paused`: the share
     of the method's tokens that came after them. `trained`: of a head, the max_position_embeddings of its config.json,
-    and `share_beyond` the share of the method's tokens after as many; null: the drafter is no head, or the run is of an
-    earlier version.
+    and `share_beyond` the share of the method's tokens after as many; null: the drafter is not a head, or the run is of
+    an earlier version.
     """
 
     model: str | None = None
@@ -210,7 +210,7 @@ def told_examples(number: int, coverage: Coverage | None, source: str) -> str:
     of = "" if coverage.available is None else f" of {coverage.available:,}"
     examples = "example" if number == 1 and not of else "examples"
     which = f"the first {number:,}" if coverage.chosen == "first" else f"{number:,} chosen ones"
-    unknown = "" if of else ", of how many is not told"
+    unknown = "" if of else ", total unknown"
     return f"{which}{of} {examples}{whose}{unknown}"
 
 

@@ -17,8 +17,7 @@ _DECLARED = (
         "tokens_per_second",
         "tokens/s",
         "the clock starts at the first token, and answers of one token are excluded on both sides",
-        "Σ (new tokens − 1) ÷ Σ decode seconds (under a load: tokens that arrived in the time of full "
-        "load ÷ this time)",
+        "Σ (new tokens − 1) ÷ Σ decode seconds (under load: tokens that arrived in the time of full load ÷ this time)",
         label="tok/s",
         digits=1,
     ),
@@ -32,7 +31,7 @@ _DECLARED = (
     Metric(
         "speedup",
         "ratio",
-        "null if the drafter decodes alone in tokens of another vocabulary than the target's, and under a load by rate",
+        "null if the drafter decodes alone in tokens of another vocabulary than the target's, and under load by rate",
         "tokens_per_second ÷ tokens_per_second_ar",
         label="speed-up",
     ),
@@ -77,7 +76,7 @@ _DECLARED = (
     Metric(
         "itl_seconds",
         "s, median",
-        "only under a load: over the tokens of all answers, each with its share of the time since the read before; a "
+        "only under load: over the tokens of all answers, each with its share of the time since the read before; a "
         "server may send the tokens of a step one by one or together, which changes its percentiles",
         "seconds between two reads ÷ tokens of the later one",
         lower_is_better=True,
@@ -86,7 +85,7 @@ _DECLARED = (
         Metric(
             f"{name}_p{share}_seconds",
             f"s, {share}th percentile",
-            f"only under a load: {meaning}",
+            f"only under load: {meaning}",
             lower_is_better=True,
         )
         for name, meaning in (
@@ -101,25 +100,25 @@ _DECLARED = (
     Metric(
         "tpot_ratio",
         "ratio",
-        "only under a load: Σ over windows of the baseline's median TPOT ÷ Σ of the method's",
+        "only under load: Σ over windows of the baseline's median TPOT ÷ Σ of the method's",
         label="TPOT ratio",
     ),
     Metric(
         "e2e_ratio",
         "ratio",
-        "only under a load: as tpot_ratio, for the time from the request to the last token",
+        "only under load: as tpot_ratio, for the time from the request to the last token",
         label="E2E ratio",
     ),
     Metric(
         "tokens_per_second_user",
         "tokens/s",
-        "only under a load: Σ tokens after the first read ÷ Σ seconds in which they came, over all answers",
+        "only under load: Σ tokens after the first read ÷ Σ seconds in which they came, over all answers",
     ),
-    Metric("speedup_user", "ratio", "only under a load: tokens_per_second_user ÷ the baseline's"),
+    Metric("speedup_user", "ratio", "only under load: tokens_per_second_user ÷ the baseline's"),
     Metric(
         "pass_ratio",
         "ratio",
-        "only under a load: seconds per target pass ÷ the baseline's; speedup_user = "
+        "only under load: seconds per target pass ÷ the baseline's; speedup_user = "
         "mean_acceptance_length ÷ pass_ratio, if the first read of each answer has one token",
     ),
     Metric(
@@ -231,7 +230,7 @@ _DECLARED = (
         "share",
         "only draft trees: chance that the rule accepts a token of level k if it accepted one on every "
         "level before, given the tree; mean over every 8th of the first 64 steps with drafts of an "
-        "answer; absent for rules that do not know it; rules that judge whole paths know it for level 1 "
+        "answer; absent for rules that do not know it; rules that verify whole paths know it for level 1 "
         "only",
     ),
     Metric(
@@ -378,7 +377,7 @@ _DECLARED = (
     Metric(
         "share_truncated",
         "share",
-        "prompts that were too long for the models' context, or for max_prompt_tokens, and lost their middle",
+        "prompts too long for the models' context, or for max_prompt_tokens, which were truncated in the middle",
         lower_is_better=True,
     ),
     Metric("share_cut_by_length", "share", "answers that ended at max_new_tokens", lower_is_better=True),

@@ -341,7 +341,8 @@ class MeasuredRun:
         return [each for each in self.measurement.ties if (each.task, each.method) == place and each.subset in subsets]
 
     def _divergence(self, method: MethodSpec, parts: Sequence[MeasuredSubset]) -> Divergence | None:
-        """Returns the kinds of the differences that are no near-ties; None if there are none, or they are not known."""
+        """Returns the kinds of the differences that are not near-ties; None if there are none, or if they are
+        unknown."""
         ties = [each for each in self._ties(method, parts) if each.num_different != each.num_near_ties]
         known = [each.divergence for each in ties if each.divergence is not None]
         return reduce(Divergence.__add__, known) if known and len(known) == len(ties) else None

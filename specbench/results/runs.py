@@ -113,7 +113,9 @@ class RecordedRun:
             try:
                 stack.enter_context(locked(self.path / ".lock", wait=False, shared=True))
             except BlockingIOError as error:
-                raise ConfigError(f"run '{self.path}': another process measures into it: wait for it") from error
+                raise ConfigError(
+                    f"run '{self.path}': another process is measuring into it: wait until it ends"
+                ) from error
             except OSError:
                 pass  # a read-only folder is read without a lock
             records = RecordStore(RecordFile(self.path / "records.jsonl"), check)
@@ -214,7 +216,7 @@ class RecordedRun:
 
     def _of_name(self, name: str, known: Mapping[str, Found]) -> Found:
         if name not in known:
-            raise ConfigError(f"{self.path}: has no {name}, but {', '.join(known)}: give the folder of this row's run")
+            raise ConfigError(f"{self.path}: has no {name}, only {', '.join(known)}: give the folder of this row's run")
         return known[name]
 
 
@@ -232,7 +234,7 @@ def points_in(path: Path) -> list[Path]:
 
 
 def finished_run(path: Path) -> RecordedRun:
-    """Returns a finished run. Raises ConfigError for a path that is no run, and for an unfinished run."""
+    """Returns a finished run. Raises ConfigError for a path that is not a run, and for an unfinished run."""
     if not path.is_dir():
         problem = "is a file (`specbench leaderboard merge` takes files)" if path.exists() else "no such folder"
         raise ConfigError(f"run '{path}': {problem}: {RUN_HINT}")

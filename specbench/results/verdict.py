@@ -25,8 +25,8 @@ def verdict_of_records(
 ) -> RecordVerdict:  # fmt: skip
     """Returns the verdict that the answers of a run allow. Equal answers give "greedy equal": only the draws of an
     audit can show that a method is lossless at a temperature. Single sampled answers prove nothing, so a sampled run is
-    "not audited", like a run without records. `divergence`: the kinds of the differences that are no near-ties, if they
-    are known."""
+    "not audited", like a run without records. `divergence`: the kinds of the differences that are not near-ties, if
+    they are known."""
     if declares_lossless(method) is False:
         return "lossy by design"
     if not greedy or not num_records:

@@ -318,14 +318,14 @@ def check_gguf_options(options: RunOptions) -> None:
     if engine == "llama.cpp":
         if "target" not in found:
             raise ConfigError(
-                f"--engine llama.cpp: target '{names['target']}' is no GGUF file: give one (FILE.gguf, or "
+                f"--engine llama.cpp: target '{names['target']}' is not a GGUF file: give one (FILE.gguf, or "
                 "org/repo:Q4_K_M), or take --engine auto"
             )
         require("llama_cpp", "--engine llama.cpp")
     if "target" not in found:
-        refuse_options(options, ("tokenizer",), f"on '{names['target']}', which is no GGUF file")
+        refuse_options(options, ("tokenizer",), f"on '{names['target']}', which is not a GGUF file")
     if "drafter" not in found:
-        where = "without --drafter" if options.drafter is None else f"on '{options.drafter}', which is no GGUF file"
+        where = "without --drafter" if options.drafter is None else f"on '{options.drafter}', which is not a GGUF file"
         refuse_options(options, ("drafter_tokenizer",), where)
     if not found or not by_llama:
         what = "without a GGUF file" if not found else f"with --engine {engine}, which dequantizes GGUF files"

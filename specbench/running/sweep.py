@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def sweep_requests(request: Request, sweeps: Sequence[str]) -> list[Request]:
-    """Returns the request of each point. Raises ConfigError for what is no sweep, and for --plot."""
+    """Returns the request of each point. Raises ConfigError for what is not a sweep, and for --plot."""
     if request.plot is not None:
         raise ConfigError(
             f"--plot {request.plot}: has no effect with --sweep: draw the sweep with `specbench plot sweep FOLDER`"

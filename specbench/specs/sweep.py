@@ -110,7 +110,7 @@ def value_text(value: Any) -> str:
 
 def read_points(sweeps: Sequence[str], options: RunOptions) -> list[Point]:
     """Returns the points of a sweep: all combinations of the values. `sweeps`: CONDITION=VALUE,VALUE each. `options`:
-    those of the command. Raises ConfigError for what is no sweep, and for a condition that the command sets too."""
+    those of the command. Raises ConfigError for what is not a sweep, and for a condition that the command sets too."""
     by_name: dict[str, list[Value]] = {}
     for text in sweeps:
         name, equals, listed = (part.strip() for part in text.partition("="))
@@ -140,7 +140,7 @@ def _values(name: str, listed: str, where: str) -> list[Value]:
     for given in yaml_files.parse(f"[{listed}]", where):
         value = None if isinstance(given, list | dict) or given is None else condition.read(given)
         if value is None:
-            raise ConfigError(f"{where}: {given} is no value of it: write {condition.form or 'words or numbers'}")
+            raise ConfigError(f"{where}: {given} is not a value of it: write {condition.form or 'words or numbers'}")
         if value in values:
             raise ConfigError(f"{where}: {given} is given twice: remove one")
         values.append(value)

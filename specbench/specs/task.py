@@ -172,7 +172,7 @@ class GenerationSpec(Spec):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     """Sample only from the smallest set of tokens with at least this total probability."""
     reasoning_tags: tuple[Text, Text] | None = TAGS
-    """Opening and closing tag of reasoning, which is no part of the answer; null: all text is the answer. The prompt
+    """Opening and closing tag of reasoning, which is not part of the answer; null: all text is the answer. The prompt
     may end with the opening tag instead, as chat templates of models that always reason do."""
 
     @property

@@ -768,7 +768,7 @@ def test_rows_of_another_dtype_engine_or_model_keep_their_verdict() -> None:
     assert report.verdict_of(cut) is None, "the draws had another truncation"
     assert report.verdict_of(own.model_copy(update={"verdict": "diverged"})) is None, "what the row showed stays"
     undrawn = report.model_copy(update={"verdicts": [verdict]})
-    assert undrawn.verdict_of(own) is not None and undrawn.verdict_of(warm) is None, "greedy outputs are no draws"
+    assert undrawn.verdict_of(own) is not None and undrawn.verdict_of(warm) is None, "greedy outputs are not draws"
     for changes in (
         {"dtype": "bfloat16"},
         {"engine": "compiled"},

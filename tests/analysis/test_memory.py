@@ -177,7 +177,7 @@ def test_the_command_prints_capacities_and_the_comparison(specbench, tmp_path: P
         ({"tokens": 0}, (), "memory.yaml: tokens"),
         ({"drafter": {}}, (), "memory.yaml: drafter"),
         ({}, ("nothing.json",), "'nothing.json': no such folder or file"),
-        ({}, ("--slo", "ttft=1"), "--slo: is for runs under a load: give a RUN"),
+        ({}, ("--slo", "ttft=1"), "--slo: applies to runs under load: give a RUN"),
     ],
 )
 def test_mistakes_are_one_line(specbench, tmp_path: Path, changes: Any, words: Any, said: str) -> None:

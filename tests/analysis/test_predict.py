@@ -87,7 +87,7 @@ def test_the_recorded_passes_with_other_times_are_a_measurement_with_these_times
 
     def timed(generation):
         target = sum(np.interp(length, list(times), list(times.values())) for length, _ in generation.passes.target)
-        draft = 0.0 if method in ("pld", "ngram") else 0.002  # a look-up is no pass
+        draft = 0.0 if method in ("pld", "ngram") else 0.002  # a look-up is not a pass
         return Answer.of(replace(generation, decode_seconds=target + draft * len(generation.passes.draft)))
 
     baseline = [timed(record.methods["ar"]) for record in found.records]

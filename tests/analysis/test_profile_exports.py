@@ -137,7 +137,7 @@ def test_positions_that_were_never_verified_are_not_exported() -> None:
 def test_trees_have_a_length_and_no_rates() -> None:
     tree = entry(drawn_steps(RATES, 100, 0), 4, shape="tree")
     for engine in ("vllm", "llama.cpp"):
-        with pytest.raises(ConfigError, match=r"levels are no positions of a chain.*--form length"):
+        with pytest.raises(ConfigError, match=r"levels are not positions of a chain.*--form length"):
             export(profile(tree), engine)
     text, notes = export(profile(tree), "sglang")
     assert read_sglang(text) > 1 and "counts levels" in notes[0]

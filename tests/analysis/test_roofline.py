@@ -276,7 +276,7 @@ def test_ratios_hold_on_a_machine_that_is_away_half_of_the_time() -> None:
 
 
 def test_ratios_are_of_the_same_round() -> None:
-    """Of a machine that takes twice as long in some rounds: medians of all, 2.4 and 1, are no neighbours."""
+    """Of a machine that takes twice as long in some rounds: medians of all, 2.4 and 1, are not neighbours."""
     slow = [1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 2.0, 1.0, 1.0]
     above, below = [1.2 * each for each in slow], list(slow)
     above[0] = 3.0  # one hiccup

@@ -10,7 +10,7 @@ FOLDER = Path(__file__).parent
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Prints the table. A group is a file of this folder: `test_yaml_files.py` is "yaml files". Skipped tests and those
-    called `test_a_control…` are no attacks."""
+    called `test_a_control…` are not attacks."""
     held, tried = Counter[str](), Counter[str]()
     for outcome in ("passed", "failed"):
         for report in terminalreporter.getreports(outcome):

@@ -23,7 +23,7 @@ ARGUMENTS: dict[str, tuple[Callable[[], Any], str]] = {
     "a method that is a function": (lambda: run("mgsm", run), "method = functools.partial("),  # type: ignore[arg-type]
     "a target that is a number": (lambda: run("mgsm", "sd", target=5), "target = 5: give a hub id, a folder"),  # type: ignore[arg-type]
     "a target without a tokenizer": (lambda: run("mgsm", "sd", target=(1,)), "target = (1,): give a hub id"),  # type: ignore[arg-type]
-    "a target of numbers": (lambda: run("mgsm", "sd", target=(1, 2)), "model 'int' is a int: give a transformers"),
+    "a target of numbers": (lambda: run("mgsm", "sd", target=(1, 2)), "model 'int' is of type int: give"),
     "a drafter in a mapping": (lambda: run("mgsm", "sd", drafter={}), "drafter = {}: give a hub id"),  # type: ignore[arg-type]
     "an output that is a number": (lambda: run("mgsm", "pld", output=5), "output = 5: give a path"),  # type: ignore[arg-type]
     "a board in a list": (lambda: run("mgsm", "pld", leaderboard=[]), "leaderboard = []: give a path"),  # type: ignore[arg-type]
@@ -35,7 +35,7 @@ ARGUMENTS: dict[str, tuple[Callable[[], Any], str]] = {
     "a dtype of torch": (lambda: run("mgsm", "pld", dtype=complex), "dtype = <class 'complex'>: "),
     "an unknown option": (lambda: run("mgsm", "pld", sed=1), "sed: unknown key 'sed': did you mean 'seed'"),
     "everything at once": (lambda: run("mgms", "sd,sdd", data="nowhere"), "3 problems: (1) unknown task 'mgms'"),
-    "a drafter that is nothing": (lambda: specbench.Method(None).spec, "drafter: a NoneType drafts nothing"),
+    "a drafter that is nothing": (lambda: specbench.Method(None).spec, "drafter = None: cannot draft"),
     "a drafter without a type": (lambda: specbench.Method({}).spec, "drafter.type: the key 'type' is missing"),
     "a length that is a text": (lambda: own(num_draft_tokens="3").spec, "num_draft_tokens = '3': input should be"),
     "no length": (lambda: own(num_draft_tokens=0).spec, "num_draft_tokens = 0: nothing is drafted"),

@@ -106,7 +106,7 @@ def test_too_many_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize(
     ("content", "word"),
-    [(b"", "is cut off"), (b"no archive", "is no bundle"), (gzip.compress(b"x" * 600), "is no bundle"),
+    [(b"", "is cut off"), (b"no archive", "is not a bundle"), (gzip.compress(b"x" * 600), "is not a bundle"),
      (gzip.compress(bytes(1024)), "has no runs"), (gzip.compress(bytes(1024))[:-6], "is cut off")],
     ids=["empty", "text", "compressed text", "no members", "cut"],
 )  # fmt: skip
@@ -193,8 +193,8 @@ FORGED: dict[str, tuple[Callable[[Files], object], str]] = {
     "no rows": (lambda files: edited(files, "leaderboard.json", lambda board: board["rows"].clear()), "has no rows"),
     "no specs": (lambda files: files.pop(RUN + "specs.json"), "specs.json is absent"),
     "no README": (lambda files: files.pop(README), "README.md: is absent"),
-    "a private key": (lambda files: files.update({"id_ed25519": b"-----BEGIN"}), "is no file of a bundle"),
-    "a script": (lambda files: files.update({RUN + "setup.py": b"import os"}), "is no file of a bundle"),
+    "a private key": (lambda files: files.update({"id_ed25519": b"-----BEGIN"}), "is not a file of a bundle"),
+    "a script": (lambda files: files.update({RUN + "setup.py": b"import os"}), "is not a file of a bundle"),
     "no licence": (
         lambda files: files.update({METADATA: files[METADATA].replace(b'"license"', b'"licence"')}), "lacks license"),
     "metadata that nest": (lambda files: files.update({METADATA: b"[" * 100_000}), METADATA),

@@ -41,7 +41,7 @@ CONFIGS = {  # changes to config.json → what the error tells
     "an unknown type": ({"dtype": "x"}, LOAD),
     "a text for a small number": ({"rms_norm_eps": "x"}, LOAD),
     "an end token that is a text": ({"eos_token_id": "x"}, "eos_token_id"),
-    "an end token below zero": ({"eos_token_id": [1, -5]}, "eos_token_id = [1, -5]: -5 is no id"),
+    "an end token below zero": ({"eos_token_id": [1, -5]}, "eos_token_id = [1, -5]: -5 is not an id"),
     "a fraction of an end token": ({"eos_token_id": 1.5}, "eos_token_id"),
     "positions beyond mathematics": ({"rope_parameters": {"rope_type": "yarn", "factor": -1, "rope_theta": 0}}, LOAD),
 }

@@ -143,8 +143,8 @@ CONFIGS: dict[str, tuple[tuple[Config, Tensors], Config, str]] = {
     "a number for a boolean of a section": (
         THIRD, {"eagle_config": {"norm_output": 0}}, "config.json has norm_output 0, expected true or false",
     ),
-    "architectures that are no texts": (THIRD, {"architectures": [1, None, {}]}, ""),
-    "a section that is no mapping": (THIRD, {"eagle_config": [1], "draft_vocab_size": "64"}, "draft_vocab_size 64"),
+    "architectures that are not texts": (THIRD, {"architectures": [1, None, {}]}, ""),
+    "a section that is not a mapping": (THIRD, {"eagle_config": [1], "draft_vocab_size": "64"}, "draft_vocab_size 64"),
 }  # fmt: skip
 
 

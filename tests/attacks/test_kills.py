@@ -39,7 +39,7 @@ COUNTED = ("new_tokens", "acceptance_rate", "acceptance_rate_pooled", "draft_eff
 def arguments(output: Path) -> list[str]:
     return [
         "specbench", "run", "--task", "mgsm,msvamp", "--method", ",".join(METHODS), "--subsets-per-task", "1",
-        "--limit", "2", "--repeats", "2", "--set", "generation.max_new_tokens=8",
+        "--limit", "1", "--repeats", "2", "--set", "generation.max_new_tokens=8",
         "--set", "generation.temperature=1.0", "--threads", "1", "--output", str(output),
     ]  # fmt: skip
 

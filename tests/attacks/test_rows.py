@@ -147,7 +147,7 @@ def test_no_report_makes_a_row_lossless_whose_run_says_otherwise(board: Path, tm
 
 
 def test_an_audits_verdict_is_compared_with_its_report(board: Path, tmp_path: Path) -> None:
-    """Where the row names it; the report of another audit, or of another method, is no evidence."""
+    """Where the row names it; the report of another audit, or of another method, is not evidence."""
     row = load(board)[place_of([each.model_dump() for each in load(board)])]
     report = tmp_path / "audit.json"
     report.write_text(report_of(row, 0.25).model_dump_json(), encoding="utf-8")

@@ -334,7 +334,7 @@ def test_what_texts_would_show_is_told(honest: Path, tmp_path: Path) -> None:
 
 
 def test_one_language_that_a_model_does_not_know_is_marked(tmp_path: Path) -> None:
-    """Loops in one subset of several are no reason to refuse a run; they are if all subsets have them."""
+    """Loops in one subset of several are not a reason to refuse a run; they are if all subsets have them."""
     run_into(tmp_path / "run", "sd", subsets=("en", "sw"), limit=2)
     loops_throughout(tmp_path / "run")
     consistent(tmp_path / "run")
@@ -369,7 +369,7 @@ def test_the_checklist_tells_the_coverage(specbench: Callable[..., Any], honest:
     with verified([tmp_path / "one.tar.gz"]) as [found]:
         (told,) = [each.text for each in found.findings if "--limit" in each.text]
         assert found.rows[0].wrong is None and found.rows[0].row.coverage is None
-    assert told.startswith("the first 6 examples of the bundled sample (--limit 6), of how many is not told")
+    assert told.startswith("the first 6 examples of the bundled sample (--limit 6), total unknown")
 
 
 def test_one_data_set_has_one_size(honest: Path, tmp_path: Path) -> None:

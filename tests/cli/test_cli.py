@@ -469,7 +469,7 @@ BAD_OPTIONS = {
     "unknown override": (("--set", "verification.treshold=1"), "did you mean 'verification.threshold'"),
     "override without value": (("--set", "num_draft_tokens"), "key=value"),
     "negative threshold": (("--set", "verification.threshold=-0.1"), "greater than or equal to 0"),
-    "threshold that is no number": (("--set", "verification.threshold=low"), "threshold"),
+    "threshold that is not a number": (("--set", "verification.threshold=low"), "threshold"),
     "limit of nothing": (("--limit", "0"), "--limit 0: give a number of examples from 1, or a share"),
     "no repeats": (("--repeats", "0"), "--repeats 0: give 1 or more"),
     "output that is a file": (("--output", "rows/mgsm_en.tsv"), "it is a file, not a folder"),
@@ -484,7 +484,7 @@ BAD_OPTIONS = {
     "missing data folder": (("--data", "nowhere"), "nowhere"),
     "no threads": (("--threads", "0"), "--threads 0"),
     "more threads than CPUs": (("--threads", "100000"), f"give 1 to {os.cpu_count()}"),
-    "limit that is no number": (("--limit", "abc"), "--limit abc: give a number of examples from 1"),
+    "limit that is not a number": (("--limit", "abc"), "--limit abc: give a number of examples from 1"),
     "unknown option": (("--limt", "1"), "No such option: --limt (Possible options: --limit"),
     "empty output": (("--output", ""), "--output '': is empty"),
     "empty leaderboard": (("--leaderboard", ""), "--leaderboard '': is empty"),
@@ -766,7 +766,7 @@ def test_an_encoding_without_a_letter_loses_the_letter_only_in_a_process(encodin
 def test_a_full_disk_under_the_output_is_no_traceback(arguments: list[str]) -> None:
     with open("/dev/full", "wb") as full:
         written = script(*arguments, stdout=full, stderr=subprocess.PIPE)
-    told = b"error: the output cannot be written (No space left on device): write it to another place\n"
+    told = b"error: cannot write the output (No space left on device): choose another path\n"
     assert (written.returncode, written.stderr) == (2, told)
 
 

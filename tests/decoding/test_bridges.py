@@ -149,7 +149,7 @@ def with_methods(pairs: list[tuple[str, str]]) -> Iterator[Any]:
     list(with_methods([(a, b) for a in ("byte_bpe", "sentencepiece") for b in ALL if a != b])),
 )
 def test_greedy_output_is_that_of_the_target(method: str, ours: str, theirs: str) -> None:
-    """Random models write text that is no text: incomplete characters, rare segmentations, special tokens."""
+    """Random models write text that is not text: incomplete characters, rare segmentations, special tokens."""
     pair = pair_of(model(ours, 1), model(theirs, 2))
     prompt = pair.target.encode_prompt(TEXTS[3], chat=False)
     assert generate(method, pair, prompt).token_ids == generate("ar", pair, prompt).token_ids

@@ -426,7 +426,7 @@ def method(**drafter: Any) -> MethodSpec:
             "drafter.inner_verification.rule = 'fuzzy': is lossy",
         ),
         ({"inner": {"type": "prompt_lookup"}, "inner_tokens": 0}, "drafter.inner_tokens = 0"),
-        ({"inner": {"type": "jacobi"}, "level": {"type": "ngram"}}, "drafter.level.type = 'ngram': is no way in which"),
+        ({"inner": {"type": "jacobi"}, "level": {"type": "ngram"}}, "drafter.level.type = 'ngram': is not a way"),
         (
             {"inner": {"type": "jacobi"}, "level": {"type": "self_quantized", "checkpoint": "a.gguf"}},
             "drafter.level.checkpoint: a file is a draft model: delete the key, and give --drafter",
@@ -481,7 +481,7 @@ def test_a_target_cannot_draft_on_two_levels_or_read_trees() -> None:
         CascadeDrafter(ModelPair(target), PLAIN, inner={"type": "self_skip"}, level=LEVELS["window"])
     with pytest.raises(ConfigError, match=r"proposes trees, and drafter.level reads chains only"):
         of_target("skipping", target, PLAIN, "lookahead")
-    with pytest.raises(ConfigError, match=r"drafter.checkpoint = 'x': drafter.level is in its place: delete one"):
+    with pytest.raises(ConfigError, match=r"drafter.checkpoint = 'x': drafter.level replaces it: delete one"):
         CascadeDrafter(ModelPair(target), PLAIN, inner=INNERS["jacobi"], level=LEVELS["window"], checkpoint="x")
     alone = method(inner={"type": "jacobi"}, level=LEVELS["quantized"])
     assert not alone.needs_drafter and alone.checkpoint is None and method(inner={"type": "jacobi"}).needs_drafter

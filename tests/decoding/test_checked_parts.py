@@ -96,19 +96,19 @@ def test_tokens_of_any_kind_are_drafted(pair: ModelPair, name: str) -> None:
 
 FUNCTIONS = {
     "None": (lambda ids, n: None, "drafter 'lambda' returned None: return a list of token ids"),
-    "a number": (lambda ids, n: 5, "returned 5 (a int): return a list of token ids"),
-    "a text": (lambda ids, n: "12", "returned '12' (a str): return a list"),
-    "a mapping": (lambda ids, n: {1: 2}, "returned {1: 2} (a dict)"),
-    "a set": (lambda ids, n: {1, 2}, "returned {1, 2} (a set)"),
-    "two dimensions": (lambda ids, n: torch.tensor([[1, 2]]), "returned tensor([[1, 2]]) (a Tensor): return a list"),
-    "lists in a list": (lambda ids, n: [[1], [2]], "returned token = [1] (a list): return an integer"),
-    "floats": (lambda ids, n: [1.0], "returned token = 1.0 (a float): return an integer"),
-    "NaN": (lambda ids, n: [float("nan")], "returned token = nan (a float)"),
-    "floats of torch": (lambda ids, n: torch.tensor([1.5]), "(a Tensor): return an integer"),
+    "a number": (lambda ids, n: 5, "returned 5 (int): return a list of token ids"),
+    "a text": (lambda ids, n: "12", "returned '12' (str): return a list"),
+    "a mapping": (lambda ids, n: {1: 2}, "returned {1: 2} (dict)"),
+    "a set": (lambda ids, n: {1, 2}, "returned {1, 2} (set)"),
+    "two dimensions": (lambda ids, n: torch.tensor([[1, 2]]), "returned tensor([[1, 2]]) (Tensor): return a list"),
+    "lists in a list": (lambda ids, n: [[1], [2]], "returned token = [1] (list): return an integer"),
+    "floats": (lambda ids, n: [1.0], "returned token = 1.0 (float): return an integer"),
+    "NaN": (lambda ids, n: [float("nan")], "returned token = nan (float)"),
+    "floats of torch": (lambda ids, n: torch.tensor([1.5]), "(Tensor): return an integer"),
     "nothing in a list": (lambda ids, n: [None], "returned token = None"),
     "a token beyond the vocabulary": (lambda ids, n: [VOCAB], f"returned token {VOCAB}: it must be from 0 to 256"),
     "a token below zero": (lambda ids, n: [-1], "returned token -1: it must be from 0 to 256"),
-    "a coroutine": (lambda ids, n: later(), "(a coroutine): return a list of token ids"),
+    "a coroutine": (lambda ids, n: later(), "(coroutine): return a list of token ids"),
     "an exception": (failing, "drafter 'failing' raised ValueError: no such luck (test_checked_parts.py, line "),
     "an exit": (leaving, "drafter 'leaving' raised SystemExit: 3"),
     "an exception in a generator": (endless_failure, "raised KeyError: 'in the middle' (test_checked_parts.py, line "),
@@ -136,14 +136,14 @@ BELOW = torch.tensor([[1.5, -0.5] + [0.0] * (VOCAB - 2)])
 NAN = torch.full((1, VOCAB), float("nan"))
 PROPOSALS = {
     "None": (lambda ids, n: None, "drafter 'Mine' returned None: return a Proposal, empty if nothing is drafted"),
-    "a list": (lambda ids, n: [1, 2], "returned [1, 2] (a list): return a Proposal"),
-    "a coroutine": (lambda ids, n: later(), "(a coroutine): return a Proposal"),
+    "a list": (lambda ids, n: [1, 2], "returned [1, 2] (list): return a Proposal"),
+    "a coroutine": (lambda ids, n: later(), "(coroutine): return a Proposal"),
     "too many": (chain([1] * 9), "proposed 9 tokens where num_draft_tokens = 3: propose at most"),
     "too deep a tree": (lambda ids, n: TreeProposal([1] * 9, range(-1, 8)), "proposed 9 levels where num_draft_"),
     "a circle": (lambda ids, n: TreeProposal([1], [0]), "raised ValueError: node 0: token 1 cannot be a child"),
     "a token beyond the vocabulary": (chain([VOCAB]), f"returned token {VOCAB}"),
-    "floats": (chain([1.0]), "returned token = 1.0 (a float)"),
-    "tokens in a text": (lambda ids, n: Proposal("12"), "returned token_ids = '12' (a str)"),  # type: ignore[arg-type]
+    "floats": (chain([1.0]), "returned token = 1.0 (float)"),
+    "tokens in a text": (lambda ids, n: Proposal("12"), "returned token_ids = '12' (str)"),  # type: ignore[arg-type]
     "no probs": (lambda ids, n: Proposal([1]), "gives no probs, which the rule needs: give PointMass(token_ids)"),
     "probs that are a tensor": (chain([1], HALF), "give a PointMass or Distributions"),
     "probs of other tokens": (lambda ids, n: Proposal([1], PointMass([1, 2])), "gave a PointMass of 2 tokens for 1"),
@@ -193,22 +193,22 @@ def test_the_other_methods_of_a_drafter_are_named(pair: ModelPair, name: str) ->
 
 RULES = {
     "None": (lambda p, t, g: None, "rule 'lambda' returned None: return a Verification, or (num_accepted, next_token)"),
-    "a number": (lambda p, t, g: 1, "returned 1 (a int): return a Verification"),
-    "three numbers": (lambda p, t, g: (0, 1, 2), "returned (0, 1, 2) (a tuple): return a Verification"),
+    "a number": (lambda p, t, g: 1, "returned 1 (int): return a Verification"),
+    "three numbers": (lambda p, t, g: (0, 1, 2), "returned (0, 1, 2) (tuple): return a Verification"),
     "more than drafted": (lambda p, t, g: (9, 1), "returned num_accepted 9: it must be from 0 to 2"),
     "less than none": (lambda p, t, g: (-1, 1), "returned num_accepted -1"),
-    "a float": (lambda p, t, g: (0.0, 1), "returned num_accepted = 0.0 (a float): return an integer"),
-    "NaN": (lambda p, t, g: (0, float("nan")), "returned next_token = nan (a float)"),
+    "a float": (lambda p, t, g: (0.0, 1), "returned num_accepted = 0.0 (float): return an integer"),
+    "NaN": (lambda p, t, g: (0, float("nan")), "returned next_token = nan (float)"),
     "a token beyond the vocabulary": (lambda p, t, g: (0, VOCAB), f"returned next_token {VOCAB}: it must be"),
-    "a coroutine": (lambda p, t, g: later(), "(a coroutine): return a Verification"),
+    "a coroutine": (lambda p, t, g: later(), "(coroutine): return a Verification"),
     "an exception": (failing, "rule 'failing' raised ValueError: no such luck (test_checked_parts.py, line "),
     "a column that is too short": (lambda p, t, g: Verification(1, 1, target_prob=[0.5]), "returned target_prob = ["),
     "a column of NaN": (
-        lambda p, t, g: Verification(0, 1, overlap=torch.tensor([float("nan")])), "returned overlap with nan (a float)",
+        lambda p, t, g: Verification(0, 1, overlap=torch.tensor([float("nan")])), "returned overlap with nan (float)",
     ),
     "a column that is a number": (lambda p, t, g: Verification(0, 1, divergence=0.5), "returned divergence = 0.5"),
     "more nodes than accepted": (lambda p, t, g: Verification(1, 1, nodes=(0, 1)), "returned 2 nodes and num_acc"),
-    "nodes that are no path": (lambda p, t, g: Verification(1, 1, nodes=(1,)), "they are no path from the root"),
+    "nodes that are not a path": (lambda p, t, g: Verification(1, 1, nodes=(1,)), "they are not a path from the root"),
 }  # fmt: skip
 
 
@@ -296,7 +296,7 @@ def test_a_changed_state_of_torch_is_told_and_restored(change: str) -> None:
         with same_torch_state("drafter 'mine'"):
             CHANGES[change]()
 
-    refused(DrafterError, f"drafter 'mine' changed torch's state, with which all other methods run ({change}", block)
+    refused(DrafterError, f"drafter 'mine' changed torch's global state, which all methods share ({change}", block)
     with same_torch_state("nothing"):
         pass
     assert (torch.get_default_dtype(), torch.get_num_threads(), torch.empty(0).device.type) == (torch.float32, 1, "cpu")
@@ -307,7 +307,7 @@ def test_a_drafter_that_changes_torch_is_told(pair: ModelPair) -> None:
         torch.use_deterministic_algorithms(True)
         return [1]
 
-    refused(DrafterError, "drafter 'draft' changed torch's state", lambda: decode(pair, drafter=draft))
+    refused(DrafterError, "drafter 'draft' changed torch's global state", lambda: decode(pair, drafter=draft))
     assert not torch.are_deterministic_algorithms_enabled()
 
 

@@ -446,7 +446,7 @@ def test_halves_of_another_run_are_disjoint(make: Make, tmp_path: Path) -> None:
 @pytest.mark.parametrize("make", ALL)
 @pytest.mark.parametrize("memory", ["none", "prompt", "run"])
 def test_only_another_run_has_halves(make: Make, memory: str) -> None:
-    with pytest.raises(ConfigError, match=r"drafter\.split = 'halves': parts the answers of another run"):
+    with pytest.raises(ConfigError, match=r"drafter\.split = 'halves': splits the answers of another run"):
         make(memory, split="halves")
 
 

@@ -306,6 +306,6 @@ def test_ctrl_c_and_other_folders_are_left_as_they_are(
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "ngram.json").write_text("{}")
     code, _, err = specbench(*given, "--output", "mine")
-    assert code == 2 and "is no datastore (it holds ngram.json)" in err and err.count("\n") == 1
+    assert code == 2 and "holds ngram.json but no datastore" in err and err.count("\n") == 1
     code, _, err = specbench(*given, "--output", "out", "--set", "order=3")
     assert code == 2 and "unknown key 'order'" in err and err.count("\n") == 1

@@ -472,7 +472,7 @@ def test_a_file_is_a_draft_model_that_the_method_names() -> None:
     _, (folder,) = with_overrides([], [plain], ["drafter.quantize=null", "drafter.checkpoint=org/model"])
     _, (both,) = with_overrides([], [plain], ["drafter.checkpoint=model.gguf"])
     models = ModelPair(model(), model(seed=1))
-    with pytest.raises(ConfigError, match=r"drafter.checkpoint = 'org/model': is no GGUF file: give the target's"):
+    with pytest.raises(ConfigError, match=r"drafter.checkpoint = 'org/model': is not a GGUF file: give the target's"):
         build_decoder(folder, models, GREEDY)
     with pytest.raises(ConfigError, match="needs either quantize or checkpoint, and both are given"):
         build_decoder(both, models, GREEDY)

@@ -109,7 +109,7 @@ def test_the_order_of_the_options_decides_nothing():
 
 @pytest.mark.parametrize("subset", ["miscellaneous", "high_school_geography"])
 def test_what_is_held_out_by_its_answer_is_told_by_questions_of_the_other_kind(subset):
-    """A lion is an animal: it was among the animals where one had to find what is no animal, and the reverse."""
+    """A lion is an animal: it was among the animals where one had to find what is not an animal, and the reverse."""
     continents = [continent for _, continent in WORLD["countries"].values()]
     asked, missing = set(), set()
     for row in rows("mmlu", subset, True):

@@ -287,7 +287,7 @@ def test_a_stricter_rule_is_caught(base, strict):
 
 
 def test_a_rule_that_is_wrong_is_caught_by_its_outputs(base, tmp_path):
-    """The target is asked: what it excuses is no regression, what it does not is one."""
+    """The target is asked: what it excuses is not a regression, what it does not is one."""
     copy = with_records(base, tmp_path / "wrong", with_another_token)
     report = check(str(base), str(copy), 0.03)
     assert report.exit_code == 1 and regressions(report) == {("sd", "outputs")}

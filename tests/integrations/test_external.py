@@ -368,7 +368,7 @@ def test_a_draft_model_must_be_there_and_fit(code: Path, pair: ModelPair) -> Non
     [
         ("raise", "raised RuntimeError: no such luck (decoders.py, line "),
         ("config", "this pair does not fit"),
-        ("nothing", "it returned a NoneType: return token ids, or a Decoded"),
+        ("nothing", "its result is of type NoneType: return token ids, or a Decoded"),
         ("empty", "it returned 0 tokens, which do not end with one of eos_token_ids nor at max_new_tokens"),
         ("short", "it returned 23 tokens, which do not end"),
         ("wild", "it returned token 100000, but the target has tokens 0 to 256"),

@@ -42,7 +42,7 @@ def lie(server: str = "draft", engine: str = "vllm", **keys: Any) -> dict[str, S
 
 FAILURES: dict[str, dict[str, Script]] = {
     "it does not answer in time": lie(delay_seconds=0.2),
-    "it is no HTTP server (an SSH server, say), or needs `https://`": lie(banner=b"SSH-2.0-OpenSSH_9.6\r\n"),
+    "it is not an HTTP server (an SSH server, say), or needs `https://`": lie(banner=b"SSH-2.0-OpenSSH_9.6\r\n"),
     "it closes the connection in the middle of an answer": lie(cut_after=2),
     "it refuses a request": lie(status=500),
     "it reports an error in the middle of an answer": lie(fail_after=2),

@@ -340,7 +340,7 @@ REFUSED: dict[str, tuple[Config, Tensors, str]] = {
     "the last hidden state": (
         specforge(eagle_config={AUX_KEY: [1, 3, 7]}), eagle3_tensors(), r"\[2, 4, 8\], .* 0 to 7",
     ),
-    "layers that are no numbers": ({**EAGLE3, AUX_KEY: "2,4"}, eagle3_tensors(), "hidden states"),
+    "layers that are not numbers": ({**EAGLE3, AUX_KEY: "2,4"}, eagle3_tensors(), "hidden states"),
     "two lists of layers": (
         specforge(**{AUX_KEY: [1, 3, 4]}), eagle3_tensors(), r"expected lists of the same layers",
     ),

@@ -105,8 +105,8 @@ def test_files_that_are_no_whole_model(file: Path, tmp_path: Path) -> None:
     broken = {
         "cut.gguf": (content[: len(content) // 2], "is truncated: its tensors end at byte"),
         "header.gguf": (content[:5000], "is truncated: its header goes beyond its 5,000 bytes"),
-        "short.gguf": (b"GGUF", "has 4 bytes, which is no GGUF file"),
-        "text.gguf": (b"x" * 100, "is no GGUF file"),
+        "short.gguf": (b"GGUF", "has 4 bytes, which is not a GGUF file"),
+        "text.gguf": (b"x" * 100, "is not a GGUF file"),
         "lfs.gguf": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "is a pointer of Git LFS"),
         "big.gguf": (content[:4] + content[4:8][::-1] + content[8:], "is a big-endian file"),
         "new.gguf": (content[:4] + b"\x09\0\0\0" + content[8:], "has version 9 of GGUF"),
@@ -455,15 +455,15 @@ def test_a_dry_run_of_a_pair(file: Path, specbench: Callable[..., Outcome], tmp_
 
 def test_the_engine_needs_a_gguf_target(specbench: Callable[..., Outcome]) -> None:
     code, _, said = specbench("run", "--task", "mgsm", "--method", "pld", "--engine", "llama.cpp")
-    assert code == 2 and "target 'embedded:target' is no GGUF file: give one" in said
+    assert code == 2 and "target 'embedded:target' is not a GGUF file: give one" in said
     code, _, said = specbench("run", "--task", "mgsm", "--method", "pld", "--tokenizer", "x")
-    assert code == 2 and "--tokenizer x: has no effect on 'embedded:target', which is no GGUF file" in said
+    assert code == 2 and "--tokenizer x: has no effect on 'embedded:target', which is not a GGUF file" in said
     code, _, said = specbench("run", "--task", "mgsm", "--method", "sd", "--drafter-tokenizer", "x")
     assert code == 2 and "--drafter-tokenizer x: has no effect without --drafter" in said
     code, _, said = specbench(
         "run", "--task", "mgsm", "--method", "sd", "--drafter", "embedded:drafter", "--drafter-tokenizer", "x"
     )
-    assert code == 2 and "--drafter-tokenizer x: has no effect on 'embedded:drafter', which is no GGUF file" in said
+    assert code == 2 and "--drafter-tokenizer x: has no effect on 'embedded:drafter', which is not a GGUF file" in said
 
 
 def test_a_missing_binding_is_told_at_once(

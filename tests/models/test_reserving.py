@@ -47,7 +47,7 @@ def capacities(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 def test_a_conversation_that_grows_when_it_is_read_again_gets_room_before_it_is_measured(
     specbench: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: list[str]
 ) -> None:
-    """Random bytes are no text: of 60 that were written about 120 are read in the second turn."""
+    """Random bytes are not text: of 60 that were written about 120 are read in the second turn."""
     target = tiny.save(tmp_path / "target", num_hidden_layers=1)
     monkeypatch.setattr(causal_lm, "end_token_sources", lambda *given: {})
     asked = ("run", "--task", "mt_bench", "--subset", "writing", "--data", "sample", "--limit", "1", "--method", "ar",

@@ -16,7 +16,7 @@ ALL: dict[str, Callable[[], Any]] = made.ALL | {"slow_bytes": ByT5Tokenizer}
 EXACT: dict[str, Callable[[], Any]] = made.EXACT | {"slow_bytes": ByT5Tokenizer}
 INEXACT = made.INEXACT
 SPECIALS = ("<|end|>", "<|begin|>", "<|start|>", "</s>", "<s>", "<unk>", "[SEP]", "[CLS]", "<pad>", "[PAD]")
-# ▁ itself and characters that are no text are beyond what SentencePiece can keep apart.
+# ▁ itself and characters that are not text are beyond what SentencePiece can keep apart.
 anything = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="▁\U0010ffff"), max_size=30)
 snippets = st.sampled_from(
     [*SPECIALS, " ", "  ", "\n\n", "    ", "é", "🧑‍🌾", "กำ", "egg", " day", "<think>", "12", "ジャ", "e\u0301"]

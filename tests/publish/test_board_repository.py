@@ -268,7 +268,7 @@ def test_a_required_signature(empty: Path, bundles: list[Path], key: Path, tmp_p
 
 
 def test_by_git_or_beside_a_folder_the_changes_are_the_same(empty: Path, bundles: list[Path], tmp_path: Path) -> None:
-    """What others merged since then is no change of the submission."""
+    """What others merged since then is not a change of the submission."""
     board = submission(empty, tmp_path / "board")
     git(board, "init", "-q", "-b", "main")
     git(board, "add", "-A")
@@ -428,7 +428,7 @@ def test_what_is_no_rerun_is_refused(
     board, name = submission(merged, tmp_path / "board"), name_of(merged)
     before = sorted((board / "bundles").iterdir())
     for given, word in (
-        (runs[0], "is no independent run of mgsm@4 en sd@1"),
+        (runs[0], "is not an independent run of mgsm@4 en sd@1"),
         (shorter, "another configuration: n = 5, and the board's row has 6"),
         (tmp_path / "absent", "no such folder or file"),
     ):
@@ -516,7 +516,7 @@ def test_two_clones_of_a_board(specbench: Specbench, runs: list[Path], key: Path
     board = (maintainer / "BOARD.md").read_text("utf-8")
     assert re.search(r"recomputed · signed by ada@example.org · 2 runs (agree|differ)", board)
     assert name_of(maintainer) == name and (maintainer / "site" / "index.html").is_file()
-    # 4. The same bundle under another name is no other run.
+    # 4. The same bundle under another name is not another run.
     again = clone("again")
     for end in ("", ".sig"):
         shutil.copy(again / "bundles" / f"ada.tar.gz{end}", again / "bundles" / f"eve.tar.gz{end}")

@@ -192,7 +192,7 @@ def test_a_difference_that_one_run_has_itself_is_explained(runs: list[Path]) -> 
     assert not _has_both(record, ids, other, {"ar", "sd"})
     record.methods["sd"].token_ids[3] += 1
     assert _has_both(record, ids, other, {"ar", "sd"}) and not _has_both(record, ids, other, {"ar"})
-    assert not _has_both(record, ids, ids[:3], {"ar", "sd"}), "an answer that ends earlier is no near-tie"
+    assert not _has_both(record, ids, ids[:3], {"ar", "sd"}), "an answer that ends earlier is not a near-tie"
 
 
 def test_a_configuration_is_the_same_on_another_machine(runs: list[Path]) -> None:
@@ -311,8 +311,8 @@ def test_memory_does_not_grow_with_the_archive(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_archive_of_a_gigabyte(tmp_path: Path) -> None:
-    assert packed_and_unpacked(tmp_path, 2**30) < 8 * 2**20
+def test_an_archive_of_a_quarter_of_a_gigabyte(tmp_path: Path) -> None:
+    assert packed_and_unpacked(tmp_path, 2**28) < 8 * 2**20
 
 
 @pytest.mark.slow

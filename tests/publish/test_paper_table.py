@@ -31,7 +31,7 @@ def columns_of(line: str) -> int:
 
 
 def cells_of(line: str) -> list[str]:
-    """The cells of a line of a tabular: split at each & outside of braces that is no character."""
+    """The cells of a line of a tabular: split at each & outside of braces that is not a character."""
     cells, depth, place = [""], 0, 0
     while place < len(line := line.removesuffix(r"\\")):
         token = line[place : place + 2] if line[place] == "\\" else line[place]

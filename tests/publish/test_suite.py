@@ -17,6 +17,7 @@ from specbench.core.errors import ConfigError
 from specbench.publish.forecast import Forecast, PlannedRun, estimate_line, format_duration, make_forecast, records_in
 from specbench.publish.suite import job_of, run_suite
 from specbench.publish.suite_runs import SuiteRun, load_suite, runs_of
+from specbench.publish.worker_program import run_job
 from specbench.publish.workers import (
     Event,
     JobFinished,
@@ -27,7 +28,6 @@ from specbench.publish.workers import (
     WorkerPool,
     WorkerReady,
     WorkerSettings,
-    run_job,
 )
 from specbench.records.generation import Generation
 from specbench.results.leaderboard import load, write

@@ -198,7 +198,7 @@ def test_a_whole_record_passes_also_after_it_was_written(tmp_path):
 
 
 def test_an_infinite_divergence_that_an_earlier_version_wrote_is_read(tmp_path):
-    """It is no JSON, and is not written any more."""
+    """It is not JSON, and is not written any more."""
     file, record = RecordFile(tmp_path / "records.jsonl"), whole()
     record["methods"]["sd"]["positions"]["divergence"] = [0.5, float("inf")]
     file.path.write_text(json.dumps(record) + "\n")
@@ -226,7 +226,7 @@ DAMAGED = {
     "an unknown end": (whole(finish="tired"), "methods.sd.finish"),
     "more reasoning than tokens": (whole(answer="", reasoning_tokens=4), "4 reasoning_tokens of 3 new tokens"),
     "no text": (whole(text=None), "methods.sd.text"),
-    "an answer that is no text": (whole(answer=18), "methods.sd.answer"),
+    "an answer that is not text": (whole(answer=18), "methods.sd.answer"),
     "contradictory counts": (whole(token_ids=[1]), "2 emitted + 1 ≠ 1 new tokens"),
 }
 

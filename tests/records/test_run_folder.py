@@ -167,7 +167,7 @@ def test_changed_settings_are_named_by_their_dotted_keys() -> None:
 
 
 def test_each_environment_is_noted_once(tmp_path: Path) -> None:
-    """A broken file is no reason to end a run: no row depends on it."""
+    """A broken file is not a reason to end a run: no row depends on it."""
     for details in ({"python": "3.11"}, {"python": "3.11"}, {"python": "3.12"}):
         add_environment(tmp_path, details)
     assert read_environments(tmp_path) == [{"python": "3.11"}, {"python": "3.12"}]

@@ -1,4 +1,4 @@
-"""Pictures: one panel per method, written where asked; a name that is no picture is refused before a run."""
+"""Pictures: one panel per method, written where asked; a name that is not a picture is refused before a run."""
 
 from pathlib import Path
 

@@ -16,7 +16,7 @@ WORDS: list[tuple[int, dict[str, Any] | None, str, str]] = [
     (6, {"available": 24, "chosen": "first"}, "sample", "the first 6 of 24 examples of the bundled sample"),
     (1319, {"available": 1319, "chosen": "all"}, "local", "all 1,319 examples of the data"),
     (8, {"available": 8, "chosen": "all"}, "sample", "all 8 examples of the bundled sample"),
-    (30, {"available": None, "chosen": "first"}, "hub", "the first 30 examples, of how many is not told"),
+    (30, {"available": None, "chosen": "first"}, "hub", "the first 30 examples, total unknown"),
     (30, {"available": 1319, "chosen": "part"}, "local", "30 chosen ones of 1,319 examples"),
     (30, None, "local", "30 examples"),
     (1, None, "sample", "1 example of the bundled sample"),

@@ -92,7 +92,7 @@ BROKEN = {
     "no rows": '{"format": 1}',
     "another format": WHOLE.replace('"format": 1, "rows"', '"format": 4, "rows"'),
     "a row of another format": WHOLE.replace('{"format": 1, "task"', '{"format": 4, "task"'),
-    "a format that is no number": WHOLE.replace('"format": 1, "rows"', '"format": true, "rows"'),
+    "a format that is not a number": WHOLE.replace('"format": 1, "rows"', '"format": true, "rows"'),
     "a row without a key": WHOLE.replace('"run": null, ', ""),
     "no intervals": json.dumps(
         {"format": 1, "rows": [with_digest({**row().model_dump(mode="json"), "intervals": None})]}

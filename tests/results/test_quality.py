@@ -74,7 +74,7 @@ def test_corpus_bleu_is_that_of_all_answers_together():
     assert metrics["bleu"].value == pytest.approx(own) and metrics["bleu_ar"].value == pytest.approx(ar)
     assert metrics["bleu_difference"].value == pytest.approx(own - ar)
     mean = sum(record.methods["m"].score for record in records) / 40
-    assert abs(metrics["bleu"].value - mean) > 0.1, "it is no mean of sentence scores"
+    assert abs(metrics["bleu"].value - mean) > 0.1, "it is not a mean of sentence scores"
     hypotheses = [record.methods["m"].text for record in records]
     chrf = sacrebleu.corpus_chrf(hypotheses, [[r.reference for r in records]], word_order=2).score
     assert metrics["chrf"].value == pytest.approx(chrf)

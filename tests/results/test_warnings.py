@@ -147,7 +147,7 @@ UNSTEADY, STEADY, SHORT = (RowWarmUp(blocks=n, seconds=n / 2, steady=s) for n, s
 def test_a_speed_that_was_not_steady(
     method: str, own: RowWarmUp | None, baseline: RowWarmUp | None, text: str | None
 ) -> None:
-    """The method's own or its baseline's; the baseline's row has it, too. Too few blocks to tell are no warning."""
+    """The method's own or its baseline's; the baseline's row has it, too. Too few blocks to tell are not a warning."""
     made = measured().model_copy(update={"method": f"{method}@1:0", "warm_up": own})
     found = [each.text for each in warnings_of(made, [], warmed(baseline)) if each.code == "not_steady"]
     assert [line.partition(", into")[0] for line in found] == ([] if text is None else [text])

@@ -1,4 +1,4 @@
-"""What a model writes between its tags of reasoning is no part of its answer, wherever answers are read."""
+"""What a model writes between its tags of reasoning is not part of its answer, wherever answers are read."""
 
 import json
 import re

@@ -62,8 +62,8 @@ def drawn(rng: np.random.Generator, num_runs: int, between: float, num_prompts: 
 
 @pytest.mark.parametrize("between", [0.0, 0.05])
 def test_the_variance_between_simulated_runs(between: float) -> None:
-    """On average σ²_between is the one that was put in; what prompts have in common is no part of it. One more run lies
-    in its interval about as often as it says."""
+    """On average σ²_between is the one that was put in; what prompts have in common is not part of it. One more run
+    lies in its interval about as often as it says."""
     rng = np.random.default_rng(0)
     found, own, inside, num = [], [], 0, 300
 

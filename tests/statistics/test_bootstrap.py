@@ -282,7 +282,7 @@ def test_right_and_wrong_answers_have_wilsons_interval():
     textbook = stats.binomtest(1800, 2000).proportion_ci(0.95, method="wilson")
     assert interval([right, np.ones(2000)], 0, SHARE) == pytest.approx((textbook.low, textbook.high), abs=1e-4)
     once, twice = np.array([right, 1 - right]), np.array([2 * right, 2 * (1 - right)])
-    assert wilson_interval(twice) == pytest.approx(wilson_interval(once)), "repeats of a prompt are no new prompts"
+    assert wilson_interval(twice) == pytest.approx(wilson_interval(once)), "repeats of a prompt are not new prompts"
 
 
 def test_values_outside_their_bounds_are_taken_as_they_are():

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 KEY = "sk-a-key-that-nobody-may-see-0815"
-PAGES = {"html": b"<html>hello</html>", "half": b'{"choices": ['}  # that are no chat completions
+PAGES = {"html": b"<html>hello</html>", "half": b'{"choices": ['}  # that are not chat completions
 
 
 class Server(ThreadingHTTPServer):

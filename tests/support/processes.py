@@ -13,15 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from specbench.cli import main
-from specbench.publish.workers import (
-    Event,
-    JobFinished,
-    RunJob,
-    WorkerReady,
-    WorkerSettings,
-    run_job,
-    worker_ready,
-)
+from specbench.publish.worker_program import run_job, worker_ready
+from specbench.publish.workers import Event, JobFinished, RunJob, WorkerReady, WorkerSettings
 from specbench.running.models import ModelCache
 from specbench.running.request import Request
 from specbench.specs.run_options import RunOptions

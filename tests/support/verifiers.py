@@ -9,8 +9,8 @@ import numpy as np
 
 
 def pick(row: Any, rng: Any) -> int:
-    bounds = np.cumsum(row)
-    return int(min(np.searchsorted(bounds, rng.random() * bounds[-1], side="right"), np.flatnonzero(row)[-1]))
+    bounds = row.cumsum()
+    return int(min(bounds.searchsorted(rng.random() * bounds[-1], side="right"), row.nonzero()[0][-1]))
 
 
 def positive_part(p: Any, q: Any) -> Any:
@@ -121,7 +121,7 @@ def tree(
     emitted, node = [], -1
     while True:
         target, draft, rest = p[node + 1], q[node + 1], p[node + 1]
-        for child in np.flatnonzero(parents == node):
+        for child in (parents == node).nonzero()[0]:
             x = drafts[child]
             law = np.eye(len(target))[x] if point else draft
             if rng.random() * law[x] < target[x]:

@@ -45,7 +45,7 @@ LETTERS = "ABCDE"
         ("the answer is a.", "A"),
         ("The answer is most likely D, not B.", "D"),
         ("Among the choices A, B, C and D, the best is B", "B"),
-        ("The correct answer is B. Option A is wrong, and option C is no fish.", "B"),
+        ("The correct answer is B. Option A is wrong, and option C is not a fish.", "B"),
         ("A is right and B is wrong", "A"),
         ("I choose option D", "D"),
         ("Answer A is wrong, so B", "B"),

@@ -164,7 +164,7 @@ def test_a_block_that_continues_the_prompt_is_the_longest_of_python():
 
 
 def test_what_ended_a_program_is_told():
-    """A right program that a limit ended is no silent zero."""
+    """A right program that a limit ended is not a silent zero."""
     loud = code()(f"    print('x' * 2**21)\n{RIGHT}", REFERENCE)
     assert loud.values == {"pass@1": 0.0}
     assert loud.outcome == {"status": "printed too much", "reason": "more than 1024 KiB"}

@@ -61,13 +61,13 @@ def test_statistics_are_numbers_too() -> None:
 
 
 WRONG = {
-    "a text": (lambda: scorer("high"), "scorer of 'right, also': returned 'high' (a str): return a number, or None"),
-    "a digit": (lambda: scorer("1"), "returned '1' (a str)"),
-    "bytes": (lambda: scorer(b"1"), "(a bytes)"),
-    "an array": (lambda: scorer(np.array([1.0])), "returned array([1.]) (a ndarray)"),
-    "a list": (lambda: scorer([1.0]), "returned [1.0] (a list)"),
-    "a complex number": (lambda: scorer(1j), "returned 1j (a complex)"),
-    "statistics in a text": (lambda: scorer(1, "12"), "returned '1' (a str)"),
+    "a text": (lambda: scorer("high"), "scorer of 'right, also': returned 'high' (str): return a number, or None"),
+    "a digit": (lambda: scorer("1"), "returned '1' (str)"),
+    "bytes": (lambda: scorer(b"1"), "(bytes)"),
+    "an array": (lambda: scorer(np.array([1.0])), "returned array([1.]) (ndarray)"),
+    "a list": (lambda: scorer([1.0]), "returned [1.0] (list)"),
+    "a complex number": (lambda: scorer(1j), "returned 1j (complex)"),
+    "statistics in a text": (lambda: scorer(1, "12"), "returned '1' (str)"),
     "statistics that are one number": (lambda: scorer(1, 2), "'int' object is not iterable"),
     "an exception": (lambda: scorer(ValueError("no such luck")), "raised ValueError: no such luck (test_scoring.py"),
     "a number without a score": (lambda: PerAnswer(("right",), lambda *_: 0.5), "returned 0.5: return a Score"),

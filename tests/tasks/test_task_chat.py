@@ -70,7 +70,10 @@ def test_mixed_references(tmp_path):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"category": "qa", "turns": ["Who?"], "reference": "me"}, "must list a reference for each turn, not a str"),
+        (
+            {"category": "qa", "turns": ["Who?"], "reference": "me"},
+            "must list a reference for each turn, but is of type str",
+        ),
         ({"category": "qa", "turns": []}, "list of texts"),
         ({"category": "qa"}, "turns"),
         ({"turns": ["Who?"]}, "no column 'category'"),

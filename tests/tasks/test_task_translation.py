@@ -120,9 +120,9 @@ def test_a_missing_translation_is_no_reference_and_a_missing_source_is_told(tmp_
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"translation": {"de": 5, "en": "x"}}, "row 1: the text in language 'de' is a int, 5: correct it"),
-        ({"de": ["a"], "en": "x"}, "row 1: the text in language 'de' is a list"),
-        ({"translation": "x"}, "row 1: column 'translation' must map languages to texts, not be a str"),
+        ({"translation": {"de": 5, "en": "x"}}, "row 1: the text in language 'de' is of type int, 5: correct it"),
+        ({"de": ["a"], "en": "x"}, "row 1: the text in language 'de' is of type list"),
+        ({"translation": "x"}, "row 1: column 'translation' must map languages to texts, but is of type str"),
     ],
 )
 def test_a_translation_that_is_no_text_is_told(tmp_path, row, message):

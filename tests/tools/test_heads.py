@@ -1,7 +1,10 @@
 """The tool that trains heads for a public target: its halves of the prompts, its commands, and its page."""
 
+import contextlib
 import json
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -128,8 +131,18 @@ def test_the_page_shows_each_part_and_says_what_is_missing(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_the_whole_tool_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+def test_the_whole_tool_goes_on_where_it_was(specbench: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_here(words: Sequence[str], folder: Path, *_: object) -> subprocess.CompletedProcess[str]:
+        """In this process, which has imported what the commands need."""
+        argv = sys.argv
+        with contextlib.chdir(folder):
+            code, out, err = specbench(*words)
+        sys.argv = argv
+        assert code == 0, err
+        return subprocess.CompletedProcess(words, code, out)
+
+    monkeypatch.setattr("tools.drafters.workplace.run_specbench", run_here)
+    monkeypatch.setattr("specbench.training.train.cache_folder", lambda: tmp_path / "cache")
     small: Any = ("--set", f"data.column={COLUMN}", "--set", "max_new_tokens=8", "--threads", "1")
     monkeypatch.setattr(parts, "COMMON", small)
     monkeypatch.setitem(

@@ -126,10 +126,19 @@ def test_a_mistake_is_one_line(
     assert code == 2 and problem in last and last.startswith("error: "), err
 
 
+@pytest.fixture(scope="module")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for the target's answers, which all kinds of heads learn."""
+    return tmp_path_factory.mktemp("answers")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_trained_head_drafts_better_than_a_new_one(kind: str, specbench: Run, tmp_path: Path) -> None:
+def test_a_trained_head_drafts_better_than_a_new_one(
+    kind: str, specbench: Run, tmp_path: Path, shared_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of the embedded target; a new head has trained for one step with a learning rate of almost nothing."""
+    monkeypatch.setattr("specbench.training.train.cache_folder", lambda: shared_cache)
     common = ("--task", "world:mgsm", "--subset", "en", "--limit", "32", "--set", "max_new_tokens=48", "--set",
               f"{kind}.num_layers=2", *length(kind, 6), *SMALL[kind], "--threads", "1")  # fmt: skip
     common += () if kind == "peagle" else ("--set", f"{kind}.num_anchors=24")

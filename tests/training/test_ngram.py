@@ -159,7 +159,7 @@ def test_a_model_is_replaced_and_any_other_folder_is_not(tmp_path: Path) -> None
     for name in ("notes.txt", "weights.bin"):
         (tmp_path / "mine").mkdir(exist_ok=True)
         (tmp_path / "mine" / name).write_text("precious")
-        with pytest.raises(ConfigError, match="is no n-gram model"):
+        with pytest.raises(ConfigError, match="but no n-gram model"):
             build_ngrams([[0]], 2, VOCAB, tmp_path / "mine", "d")
         (tmp_path / "mine" / name).unlink()
     (tmp_path / "ngram" / "notes.txt").write_text("precious")
@@ -285,7 +285,7 @@ def test_bad_arguments_are_one_line(
 def test_train_refuses_a_folder_with_other_things_before_it_reads(specbench: Specbench, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xff")
     code, _, err = specbench("train", "ngram", "--corpus", "a.txt", "--output", ".")
-    assert code == 2 and "is no n-gram model" in err
+    assert code == 2 and "but no n-gram model" in err
 
 
 def test_ctrl_c_leaves_no_half_model(

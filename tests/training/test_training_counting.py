@@ -133,4 +133,4 @@ def test_a_folder_that_holds_only_a_record_is_no_model(specbench: Run, target: s
     (tmp_path / "out" / "training.json").write_text("{}")
     (tmp_path / "a.txt").write_text("words\n")
     code, _, err = specbench("train", "ngram", "--target", target, "--corpus", "a.txt", "--output", "out")
-    assert code == 2 and "is no n-gram model (it holds training.json)" in err
+    assert code == 2 and "holds training.json but no n-gram model" in err

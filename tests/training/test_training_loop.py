@@ -222,7 +222,7 @@ def test_a_learning_rate_that_is_lost_leaves_the_others_as_they_are(
 
 
 class LosingObjective(ToyObjective):
-    """The last validation loss of the first learning rate is no number; its steps teach nothing."""
+    """The last validation loss of the first learning rate is not a number; its steps teach nothing."""
 
     num_validations = 0
 
@@ -296,7 +296,7 @@ def test_changed_settings_are_named(killed: Path, tmp_path: Path) -> None:
     shutil.copytree(killed, tmp_path, dirs_exist_ok=True)
     with pytest.raises(ConfigError, match=r"another configuration \(settings.learning_rate.0: 0.01 → 0.02\)"):
         train_toy(tmp_path, learning_rate=0.02)
-    train_toy(tmp_path, checkpoint_every=2)  # how often it is written is no setting of the result
+    train_toy(tmp_path, checkpoint_every=2)  # how often it is written is not a setting of the result
 
 
 def test_two_trainings_into_one_folder_are_refused(tmp_path: Path) -> None:

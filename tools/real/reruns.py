@@ -301,7 +301,7 @@ def _speeds(rows: Sequence[ComparedRow]) -> Iterator[str]:
     if not ar:
         return
     yield (
-        f"Tokens/s are no part of the agreement: AR ran at {with_interval(ar[0])} times its earlier speed. It reads "
+        f"Tokens/s are not part of the agreement: AR ran at {with_interval(ar[0])} times its earlier speed. It reads "
         "all weights for each token, so that it follows the bandwidth of the memory, which other machines share: "
         "[45 to 75 GB/s](../notes/cpu.md) from minute to minute."
     )

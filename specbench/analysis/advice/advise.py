@@ -5,7 +5,7 @@ and so is AR of a quantized target. All ways come from recorded runs of the same
 lengths than the measured one are replayed from the recorded verdicts (`predict`) with the pass costs of their own run,
 and the replay is scaled by measured ÷ replayed at the recorded length, which holds the time between passes.
 
-In a given memory, ways under a load are ranked at the concurrency that they hold: AR at a higher one than a method with
+In a given memory, ways under load are ranked at the concurrency that they hold: AR at a higher one than a method with
 a drafter (`memory`). Between measured levels it is computed.
 
 Ways are ranked by the goal. A way is told from the best one by the ratio of their speeds, paired by prompt where both
@@ -33,7 +33,7 @@ Goal = Literal["latency", "throughput", "goodput", "energy", "cost"]
 GOALS: tuple[str, ...] = get_args(Goal)
 GOAL_TEXTS = {
     "latency": "tokens/s of one user",
-    "throughput": "tokens/s in all",
+    "throughput": "total tokens/s",
     "goodput": "answers/s within the limits",
     "energy": "tokens per joule",
     "cost": "dollars per million tokens",

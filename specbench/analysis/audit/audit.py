@@ -440,7 +440,7 @@ def run_audit(
     control, drafter = make_control(fitting, models, sampling)
     decoders_in_use = [each for subject in subjects for each in (subject.greedy, subject.drawing) if each is not None]
     if target.static is not None and not is_alone:
-        # AR on the eager engine shows whether both engines write the same text. It is no part of the noise floor: the
+        # AR on the eager engine shows whether both engines write the same text. It is not part of the noise floor: the
         # audit must not tolerate a difference between the engines.
         eager = ModelPair(CausalLM(target.model, target.tokenizer, target.name, target.revision))
         greedy = build_decoder(spec.methods[0], eager, GREEDY)
@@ -500,7 +500,7 @@ def make_prompts(spec: RunSpec, models: LoadedModels, loaded: Loaded) -> list[Au
 
 
 def token_text(model: CausalLM, token_ids: Sequence[int]) -> str:
-    """Returns the text of tokens; for a single token that is no text by itself, the tokenizer's spelling."""
+    """Returns the text of tokens; for a single token that is not text by itself, the tokenizer's spelling."""
     text = model.decode_text(token_ids)
     if len(token_ids) == 1 and (not text or "\N{REPLACEMENT CHARACTER}" in text):
         return str(model.tokenizer.convert_ids_to_tokens(token_ids[0]))

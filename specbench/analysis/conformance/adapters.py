@@ -51,25 +51,28 @@ class Adapter:
     def _checked(self, tokens: Any, draft: Draft) -> list[int]:
         """Returns the emitted tokens as integers. Raises ConfigError if they cannot be tokens."""
         table = draft.table
-        place = f"{self.name} (table '{table.name}', draft {list(draft.tokens)})"
+
+        def error(problem: str) -> ConfigError:
+            return ConfigError(f"{self.name} (table '{table.name}', draft {list(draft.tokens)}): {problem}")
+
         if isinstance(tokens, torch.Tensor):
             tokens = tokens.detach().cpu().numpy()
         try:
-            found = np.asarray(tokens)
+            array = np.asarray(tokens)
         except ValueError:  # lists of different lengths
-            found = np.empty((0, 0))
-        if found.ndim != 1 or (found.size and not np.issubdtype(found.dtype, np.integer)):
-            shown = f"{tokens!r:.60}" if found.ndim else type(tokens).__name__
-            problem = f"returned {shown}, not a list of token ids: return the emitted tokens, such as [2, 0]"
-            raise ConfigError(f"{place}: {problem}")
-        most = table.length + 1
+            array = np.empty((0, 0))
+        if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+            shown = f"{tokens!r:.60}" if array.ndim else type(tokens).__name__
+            raise error(f"returned {shown}, not a list of token ids: return the emitted tokens, such as [2, 0]")
+        found: list[int] = array.tolist()
+        most, vocab = table.length + 1, table.vocab
         if not 1 <= len(found) <= most:
             remedy = "return the accepted draft tokens and the next token"
-            raise ConfigError(f"{place}: returned {len(found)} tokens, not 1 to {most}: {remedy}")
-        if found.min() < 0 or found.max() >= table.vocab:
-            wrong = int(found[(found < 0) | (found >= table.vocab)][0])
-            raise ConfigError(f"{place}: returned token {wrong}, but tokens are 0 to {table.vocab - 1}")
-        return [int(token) for token in found]
+            raise error(f"returned {len(found)} tokens, not 1 to {most}: {remedy}")
+        for token in found:
+            if not 0 <= token < vocab:
+                raise error(f"returned token {token}, but tokens are 0 to {vocab - 1}")
+        return found
 
 
 @lru_cache(None)

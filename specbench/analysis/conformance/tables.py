@@ -43,7 +43,7 @@ class Table:
     parents: tuple[int, ...]
     end: int | None = None
 
-    @property
+    @cached_property
     def vocab(self) -> int:
         return len(self.target(()))
 
@@ -54,7 +54,7 @@ class Table:
             found.append(1 if parent < 0 else found[parent] + 1)
         return tuple(found)
 
-    @property
+    @cached_property
     def length(self) -> int:
         """The largest number of draft tokens that can be accepted."""
         return max(self.depths)

@@ -41,7 +41,7 @@ class Forced:
         (reject). Raises ConfigError for rates of trees, and if no position was verified."""
         if entry.shape == "tree" and form == "rates":
             raise ConfigError(
-                f"entry {entry.id}: is of draft trees, whose levels are no positions of a chain: engines force rates "
+                f"entry {entry.id}: is of draft trees, whose levels are not positions of a chain: engines force rates "
                 "of chains only: give --form length"
             )
         notes = []

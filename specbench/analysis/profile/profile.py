@@ -99,7 +99,7 @@ class _RowOfRun:
     def why_left_out(self) -> str | None:
         """Returns the reason why the row has no verdicts by position; None if it may have some."""
         if self.row.level:
-            return f"measured under a load ({self.row.level}), which records no single steps"
+            return f"measured under load ({self.row.level}), which records no single steps"
         if self.run.methods[self.row.method_name].decodes_with == "drafter":
             return "the drafter decodes alone"
         if any(generation.is_external and not generation.steps for _, generation in self.generations()):

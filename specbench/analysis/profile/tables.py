@@ -28,7 +28,9 @@ def _positions(entry: ProfileEntry) -> Table:
         f"{total.share_short:.0%} drafted fewer than {len(total.draft_lengths) - 1} tokens",
     ]
     if entry.shape == "tree":
-        caption.append("levels of draft trees: one of several tokens may be accepted, so these are no rates of a chain")
+        caption.append(
+            "levels of draft trees: one of several tokens may be accepted, so these are not rates of a chain"
+        )
     return Table(entry.id, (*text_columns(noun), *number_columns("verified", "accepted", "a", "r")), rows, caption)
 
 

@@ -273,7 +273,7 @@ TEMPERATURES = (0.0, 0.5, 1.0, 1.5, 2.0)
 
 
 def parse_temperatures(values: str | None) -> list[float]:
-    """Returns the temperatures of --values, else the recipe's. Raises ConfigError for a value that is no
+    """Returns the temperatures of --values, else the recipe's. Raises ConfigError for a value that is not a
     temperature."""
     given = list(TEMPERATURES) if values is None else yaml_files.parse(f"[{values}]", f"--values {values}")
     for value in given:

@@ -307,7 +307,7 @@ class BridgedDrafter(Drafter):
         limit = self._model.context_limit
         if limit is not None and len(draft_ids) >= limit and self._drafter.pauses_at is None:
             raise ConfigError(
-                f"drafter '{self._model.name}': the prompt has {len(draft_ids)} of its tokens, but its context is "
+                f"drafter '{self._model.name}': the prompt is {len(draft_ids)} of its tokens long, but its context is "
                 f"{limit} tokens; use a drafter with a longer context, let it pause with --set "
                 "drafter.beyond_context=pause, or leave the row out"
             )

@@ -80,7 +80,7 @@ def complete_level(given: Mapping[str, Any]) -> dict[str, Any]:
         spec = build(LevelSpec, dict(given))
         if spec.type not in LEVELS:
             raise ConfigError(
-                f"drafter.level.type = '{spec.type}': is no way in which the target drafts: choose "
+                f"drafter.level.type = '{spec.type}': is not a way in which the target drafts: choose "
                 f"{', '.join(LEVELS)}, or delete the key and give --drafter"
             )
         if spec.needs_model:
@@ -166,7 +166,7 @@ class CascadeDrafter(Drafter):
         model: ScoringModel | None = reader
         if level is not None:
             if checkpoint is not None:
-                raise ConfigError(f"drafter.checkpoint = '{checkpoint}': drafter.level is in its place: delete one")
+                raise ConfigError(f"drafter.checkpoint = '{checkpoint}': drafter.level replaces it: delete one")
             made = level_drafter(build(LevelSpec, level), models, sampling)
             model, self.name, self.revision = made.model, made.name, made.revision
             reader = model if isinstance(model, CausalLM) else models.target

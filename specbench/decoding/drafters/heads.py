@@ -101,7 +101,7 @@ HeadPath = Annotated[str | None, Field(min_length=1, description=PATH)]
 
 
 NORM_OUTPUT_MEANING = (
-    "What norm_output in the config.json of a SpecForge head is about. logits (heads until September 2026): the norm "
+    "What norm_output in the config.json of a SpecForge head refers to. logits (heads until September 2026): the norm "
     "before the output layer; feedback (since then): the norm of the state that the next draft token reads; null: the "
     "acceptance of both readings on a few short texts decides."
 )
@@ -180,9 +180,9 @@ def norm_output_reading(checkpoint: HeadCheckpoint, target: CausalLM, given: Nor
         (other,) = set(NORM_READINGS) - {known[key]}
         value = str(bool(checkpoint.config[NORM_OUTPUT])).lower()
         warnings.warn(
-            f"drafter.path = '{checkpoint.name}': norm_output = {value} has two meanings: read as '{known[key]}', with "
-            f"which {accepted[known[key]]:.2f} draft tokens a step are accepted on {len(TRIAL_TEXTS)} short texts, as "
-            f"'{other}' {accepted[other]:.2f}: --set drafter.norm_output={known[key]} chooses without a trial",
+            f"drafter.path = '{checkpoint.name}': norm_output = {value} has two meanings: read as '{known[key]}', "
+            f"since {accepted[known[key]]:.2f} draft tokens per step are accepted on {len(TRIAL_TEXTS)} short texts, "
+            f"and {accepted[other]:.2f} as '{other}': --set drafter.norm_output={known[key]} skips this trial",
             UserWarning,
             stacklevel=1,
         )
@@ -226,7 +226,7 @@ def eagle_shape(*, top_k: int | None = None, num_nodes: int | None = None, **opt
     others = [name for name in fixed if options.get(name) not in (None, "auto")]
     if num_nodes is None or others:
         raise ConfigError(
-            "drafter.top_k: a growing tree, in which nothing is drawn, has the options top_k and num_nodes: "
+            "drafter.top_k: a growing tree draws no samples and takes only the options top_k and num_nodes: "
             f"{'leave out ' + ', '.join(others) if others else 'give num_nodes'}"
         )
     return num_nodes

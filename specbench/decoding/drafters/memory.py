@@ -77,7 +77,7 @@ class MemoryDrafter(LookUpDrafter):
             self.name = f"answers {json_digest([[prompt, list(token_ids)] for prompt, token_ids in self._answers])}"
         elif split is not None:
             raise ConfigError(
-                f"drafter.split = '{split}': parts the answers of another run, and drafter.memory = '{memory}': give "
+                f"drafter.split = '{split}': splits the answers of another run, but drafter.memory = '{memory}': give "
                 "the folder of a run as memory, or leave split out"
             )
         self._num_learnt = 0
@@ -354,7 +354,7 @@ class SuffixDrafter(AutomatonDrafter):
 
     def draft(self, num_draft_tokens: int) -> list[int]:
         text, match = self._text, self._match
-        # The whole text, which is no match of itself, has no continuation, and so no draft.
+        # The whole text, which is not a match of itself, has no continuation, and so no draft.
         draft, score = self._best(text, text.last, text.lengths[text.last], num_draft_tokens)
         other_draft, other_score = self._best(self._learnt, match.state, match.length, num_draft_tokens)
         return draft if score >= other_score else other_draft

@@ -54,7 +54,7 @@ def self_quantized_drafter(
         assert checkpoint is not None and models.drafter is not None
         if not is_gguf(checkpoint):
             raise ConfigError(
-                f"drafter.checkpoint = '{checkpoint}': is no GGUF file: give the target's, or take method sd with "
+                f"drafter.checkpoint = '{checkpoint}': is not a GGUF file: give the target's, or take method sd with "
                 f"--drafter {checkpoint}"
             )
         return ModelDrafter(models.drafter, sampling.at(temperature))

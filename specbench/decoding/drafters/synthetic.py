@@ -71,7 +71,8 @@ CELL = "Part of the entry, such as language=de; null: its total."
 
 def profile_rates(file: str, entry: str | None, cell: str | None) -> tuple[str, list[float]]:
     """Returns the name of a profile's cell, and its conditional acceptance rate at each position. Behind a position
-    whose rate is 0, it is 0. Raises ConfigError for other files, and for draft trees, whose levels are no positions."""
+    whose rate is 0, it is 0. Raises ConfigError for other files, and for draft trees, whose levels are not
+    positions."""
     profile = read_profile(Path(file))
     try:
         found = profile.entry(entry)
@@ -81,7 +82,7 @@ def profile_rates(file: str, entry: str | None, cell: str | None) -> tuple[str, 
         raise ConfigError(f"drafter 'synthetic': {file}: {error}") from error
     if found.shape == "tree":
         raise ConfigError(
-            f"drafter 'synthetic': {file}: entry {found.id} is of draft trees, whose levels are no positions of a "
+            f"drafter 'synthetic': {file}: entry {found.id} is of draft trees, whose levels are not positions of a "
             "chain: give the profile of a chain"
         )
     if not rates:

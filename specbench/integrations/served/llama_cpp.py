@@ -28,7 +28,7 @@ class Serving:
     gpu_layers: int | None = None
 
     def check(self) -> None:
-        """Raises ConfigError if xllamacpp is missing, or a file is no GGUF file."""
+        """Raises ConfigError if xllamacpp is missing, or a file is not a GGUF file."""
         require("xllamacpp", "specbench serve-llama-cpp")
         for file in (self.target, *([self.drafter] if self.drafter is not None else [])):
             if not file.is_file():

@@ -210,11 +210,13 @@ def _read(path: Path, size: int, changed: int) -> Header:
         return ConfigError(f"{path}: {problem}: {remedy}")
 
     if size < 24:
-        raise wrong(f"has {size} bytes, which is no GGUF file")
+        raise wrong(f"has {size} bytes, which is not a GGUF file")
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         if data[:4] != MAGIC:
             pointer = data[:40].startswith(b"version https://git-lfs")
-            raise wrong("is a pointer of Git LFS, not the file" if pointer else "is no GGUF file (it begins otherwise)")
+            raise wrong(
+                "is a pointer of Git LFS, not the file" if pointer else "is not a GGUF file (it begins otherwise)"
+            )
         reader = _Reader(data)
         reader.position = 4
         version = reader.number("u4")

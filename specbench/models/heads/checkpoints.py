@@ -79,7 +79,7 @@ def tensor_names(paths: Iterable[Path]) -> dict[str, Path]:
 
 def read_tensors(names: dict[str, Path]) -> Tensors:
     """Returns the named tensors of files. Raises ConfigError for a file that cannot be read, and for a tensor that has
-    no dimensions, is no plain array in memory, or holds NaN or infinite values."""
+    no dimensions, is not a plain array in memory, or holds NaN or infinite values."""
     tensors: Tensors = {}
     for path in dict.fromkeys(names.values()):
         for name, tensor in stored_tensors(path, [name for name, holder in names.items() if holder == path]).items():
@@ -306,7 +306,7 @@ def medusa_heads_of_target(target: CausalLM) -> HeadCheckpoint | None:
         folder = Path(source) if is_local(source) else cached_folder(source, target.revision)
         if not any(name.startswith(MEDUSA_PREFIX) for name in tensor_names(weight_paths(folder))):
             return None
-    except (ConfigError, OSError, ValueError):  # the target is no checkpoint on this machine
+    except (ConfigError, OSError, ValueError):  # the target is not a checkpoint on this machine
         return None
     config = bounded.read_mapping(folder / "config.json", REMEDY, strict=False)
     return HeadCheckpoint(target.name, target.revision, config, head_tensors(folder, config))

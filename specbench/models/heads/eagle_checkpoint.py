@@ -32,7 +32,7 @@ CONFIG_KEYS = (
     "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "hidden_act",
     "rms_norm_eps", "max_position_embeddings", "rope_theta", "rope_scaling", "rope_parameters",
 )  # fmt: skip
-# What `norm_output` in the config.json of a SpecForge head is about. logits, until September 2026: the output layer
+# What `norm_output` in the config.json of a SpecForge head refers to. logits, until September 2026: the output layer
 # reads the normalized state, and the next draft token the plain one. feedback, since SpecForge's pull request 879: the
 # output layer always reads the normalized state, and with true so does the next draft token (EAGLE-3.1,
 # arXiv:2605.09992).

@@ -121,7 +121,7 @@ class ParallelModel:
         depths = torch.arange(1, num_masks + 1, device=self.head.device)
         made = self.head.read(tokens, states, torch.full_like(depths, end - 1), depths, self._cache, self._num_read)
         for layer in self._layers:
-            layer.truncate(end)  # the rows of mask tokens are no part of the text
+            layer.truncate(end)  # the rows of mask tokens are not part of the text
         if num_new:
             self._root = made[num_new - 1 : num_new]
         self._num_read = end

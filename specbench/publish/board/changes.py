@@ -125,7 +125,7 @@ def _git(folder: Path, base: str, *arguments: str) -> str:
         raise ConfigError(f"--base {base}: git {arguments[0]} took more than {SECONDS} s: give a folder") from error
     if done.returncode:
         reason = next(
-            (line for line in done.stderr.splitlines() if line.strip()), "it is no commit that both sides share"
+            (line for line in done.stderr.splitlines() if line.strip()), "it is not a commit that both sides share"
         )
         raise ConfigError(
             f"--base {base}: no such folder, and git {arguments[0]} says: {reason[:200]}: give a folder, or a branch "
@@ -182,7 +182,7 @@ def _problem(folder: Path, name: str, changes: Mapping[str, Change], here: Mappi
         return NO_FILE
     if not bundle.endswith(ENDING) or not NAME.fullmatch(bundle.removesuffix(ENDING)):
         return (
-            f"is no name of a bundle: call it NAME{ENDING}, and its signature NAME{ENDING}{SUFFIX}, with up to 100 "
+            f"is not a name of a bundle: call it NAME{ENDING}, and its signature NAME{ENDING}{SUFFIX}, with up to 100 "
             "letters, digits, '_', '.' and '-'"
         )
     if here[stem.casefold()] > 1:

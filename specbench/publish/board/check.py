@@ -68,7 +68,7 @@ def signers_of(folder: Path) -> Path | None:
 def check_submission(folder: Path, base: str | None = None) -> CheckedSubmission:
     """Checks what a folder adds to a board. `base`: a folder or a git revision of the board without it; None: all
     bundles of the folder are checked. The board's own rules are those of the base. Raises ConfigError for a folder that
-    is no board, and for a base that does not exist."""
+    is not a board, and for a base that does not exist."""
     with base_of(folder, base) as (known, changes), ExitStack() as stack:
         board_folder = folder if known is None else known
         board = read_board(board_folder)

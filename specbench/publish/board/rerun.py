@@ -80,7 +80,7 @@ def find_row(folder: Path, name: str) -> FoundRow:
     place = PLACE.fullmatch(row.run or "")
     if place is None:
         raise ConfigError(
-            f"row {name}: run = {row.run!r:.100}: is no bundle of this board: repeat specbench board merge"
+            f"row {name}: run = {row.run!r:.100}: is not a bundle of this board: repeat specbench board merge"
         )
     return FoundRow(found[0][:NAME_DIGITS], row, folder / BUNDLES / place[1], place[2])
 
@@ -295,7 +295,9 @@ def _agreement(first: MeasuredRow, bundle: CheckedBundle, given: Path) -> Agreem
         )
     agreement = compare_runs(first, same)
     if isinstance(agreement, str):
-        raise ConfigError(f"--with {given}: is no independent run of {first.row.place}: {agreement}: measure it again")
+        raise ConfigError(
+            f"--with {given}: is not an independent run of {first.row.place}: {agreement}: measure it again"
+        )
     return agreement
 
 

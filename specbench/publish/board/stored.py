@@ -69,7 +69,7 @@ def stored_run(bundle: str, folder: Path, rows: Sequence[Row] | None = None) -> 
             try:
                 found = decoder.decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise ConfigError(f"{bundle}: {folder.name}/{RECORDS}: is no file of records ({error})") from error
+                raise ConfigError(f"{bundle}: {folder.name}/{RECORDS}: is not a file of records ({error})") from error
             times.update(each.decode_seconds for each in found.methods.values() if each.decode_seconds > 0)
             moments.update(() if found.measured_at is None else (found.measured_at,))
     if rows is None:

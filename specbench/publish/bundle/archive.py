@@ -94,7 +94,7 @@ def _opened(file: Path) -> Iterator[IO[bytes]]:
         with gzip.open(file, "rb") as packed:
             yield packed  # type: ignore[misc]
     except (gzip.BadGzipFile, zlib.error) as error:
-        raise ConfigError(f"{file}: is no bundle ({error}): {REMEDY}") from error
+        raise ConfigError(f"{file}: is not a bundle ({error}): {REMEDY}") from error
     except EOFError as error:
         raise ConfigError(f"{file}: is cut off: fetch it again") from error
     except OSError as error:
@@ -111,7 +111,7 @@ def _next_header(packed: IO[bytes], file: Path) -> tuple[str, int] | None:
     try:
         found = tarfile.TarInfo.frombuf(block, "utf-8", "strict")
     except (tarfile.HeaderError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: is no bundle ({error}): {REMEDY}") from error
+        raise ConfigError(f"{file}: is not a bundle ({error}): {REMEDY}") from error
     if problem := _problem(found):
         raise ConfigError(f"{file}: {found.name[:MAX_NAME]!r} {problem}: nothing was unpacked from there on: {REMEDY}")
     return found.name, found.size

@@ -34,7 +34,8 @@ def make_bundle(
     folders: Sequence[Path], to: Path, about: About, *, with_texts: bool = True, scrubber: Scrubber | None = None
 ) -> list[BundledRun]:
     """Writes the archive of finished runs, the same bytes for the same runs. `with_texts`: otherwise digests stand for
-    what models wrote. Raises ConfigError for a folder that is no finished run or has a link, and for a disk error."""
+    what models wrote. Raises ConfigError for a folder that is not a finished run or has a link, and for a disk
+    error."""
     check_output("--output", to)
     scrub = scrubber or Scrubber.of_user()
     about = About(scrub.text(about.title), about.authors, about.licence, about.doi)

@@ -55,7 +55,7 @@ def signer_of(file: Path, allowed_signers: Path | None) -> tuple[str | None, str
 
 
 def signature_problem(file: Path) -> str | None:
-    """Returns why FILE.sig is no signature of a file by any key; None if it is one, or if there is none."""
+    """Returns why FILE.sig is not a signature of a file by any key; None if it is one, or if there is none."""
     signature = file.with_name(file.name + SUFFIX)
     if not signature.is_file():
         return None

@@ -118,7 +118,7 @@ def verified(
     files: Sequence[Path], allowed_signers: Path | None = None, targets: Mapping[str, str | None] | None = None
 ) -> Iterator[list[CheckedBundle]]:
     """Yields what bundles show. They are unpacked into a temporary folder, which is gone when the block ends.
-    `targets`: as in `CheckedBundle`. Raises ConfigError for a file that is no bundle."""
+    `targets`: as in `CheckedBundle`. Raises ConfigError for a file that is not a bundle."""
     with ExitStack() as stack:
         found = []
         for file in files:
@@ -166,7 +166,7 @@ def _file_problems(folder: Path, names: Sequence[str]) -> list[str]:
             continue
         found = RUN_FILE.fullmatch(name)
         if name not in OF_BUNDLE and (found is None or found[2] not in RUN_FILES):
-            problems.append(f"{name!r:.100}: is no file of a bundle")
+            problems.append(f"{name!r:.100}: is not a file of a bundle")
         elif name not in known:
             problems.append(f"{name}: {crate.MANIFEST} does not list it")
         elif (digest := file_digest(folder / name, WHOLE)) != known[name]:
@@ -230,6 +230,27 @@ class Verification:
         rerun = self.reruns.get((checked.row.key, checked.row.created))
         return Level(level.name, level.except_for, signed, rerun.mark if rerun else None)
 
+    def levels_of(self, rows: Sequence[Row]) -> Levels:
+        """Returns the level of each row whose run the bundles have, by its digest: the row itself is compared with what
+        the records give. Homes and secrets, which bundles lack, do not count as a difference."""
+        scrub = Scrubber.of_user()
+        by_key: dict[tuple[str, str], list[Row]] = {}
+        for row in rows:
+            by_key.setdefault((scrub.text(row.key), row.created), []).append(row)
+        found: dict[str, Level] = {}
+        for bundle in self.bundles:
+            for run in bundle.runs:
+                for bundled in run.rows:
+                    for row in by_key.get((bundled.row.key, bundled.row.created), ()):
+                        scrubbed = Row.model_validate(scrub.value(row.model_dump(mode="json")) | {"run": None})
+                        is_bundled = scrubbed.model_dump() == bundled.row.model_dump()
+                        checked = (
+                            bundled if is_bundled else _checked_row(scrubbed, run.run, run.run.path, run.has_texts)
+                        )
+                        digest = row.content_digest
+                        found[digest] = _joined(found.get(digest), self.level_of(bundle, checked))
+        return found
+
 
 def verify(bundles: Sequence[CheckedBundle]) -> Verification:
     """Finds the independent runs of each configuration. They count for every row of them."""
@@ -250,24 +271,9 @@ def verify(bundles: Sequence[CheckedBundle]) -> Verification:
 
 
 def levels_of(rows: Sequence[Row], files: Sequence[Path], allowed_signers: Path | None = None) -> Levels:
-    """Returns the level of each row whose run bundles have, by its digest: the row itself is compared with what the
-    records give. Homes and secrets, which bundles lack, do not count as a difference."""
-    scrub = Scrubber.of_user()
-    by_key: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        by_key.setdefault((scrub.text(row.key), row.created), []).append(row)
-    found: dict[str, Level] = {}
+    """Returns the level of each row whose run bundles have, as `Verification.levels_of`."""
     with verified(files, allowed_signers) as bundles:
-        verification = verify(bundles)
-        for bundle in bundles:
-            for run in bundle.runs:
-                for bundled in run.rows:
-                    for row in by_key.get((bundled.row.key, bundled.row.created), ()):
-                        scrubbed = Row.model_validate(scrub.value(row.model_dump(mode="json")) | {"run": None})
-                        checked = _checked_row(scrubbed, run.run, run.run.path, run.has_texts)
-                        digest = row.content_digest
-                        found[digest] = _joined(found.get(digest), verification.level_of(bundle, checked))
-    return found
+        return verify(bundles).levels_of(rows)
 
 
 def _joined(known: Level | None, level: Level) -> Level:
@@ -339,6 +345,6 @@ def _coverage(bundle: CheckedBundle) -> Finding:
     found = "; ".join(f"{', '.join(places)}: {told}" for told, places in alike.items())
     chosen = {None if part.coverage is None else part.coverage.chosen for part in parts}
     is_told = None not in chosen
-    found += "" if is_told else "; of how many is not told"
+    found += "" if is_told else "; total unknown"
     answer = chosen == {"all"} if chosen and is_told else None
     return Finding("functional: coverage", answer, found or "no run can be read")

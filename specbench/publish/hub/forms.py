@@ -43,13 +43,13 @@ def is_repository(name: str) -> bool:
 
 def _check_repository(name: str) -> str:
     if not is_repository(name):
-        raise ValueError("is no name of a repository on the hub: write OWNER/NAME")
+        raise ValueError("is not a name of a repository on the hub: write OWNER/NAME")
     return name
 
 
 def _check_address(text: str) -> str:
     if not re.fullmatch(r"https?://[^\s/]+\.[^\s/]+\S*", text):
-        raise ValueError("is no address: write one that begins with https://")
+        raise ValueError("is not an address: write one that begins with https://")
     return text
 
 
@@ -57,7 +57,7 @@ def _check_date(text: str) -> str:
     try:
         datetime.fromisoformat(text)
     except ValueError as error:
-        raise ValueError("is no date of ISO 8601: write it such as 2026-01-31 or 2026-01-31T12:00:00Z") from error
+        raise ValueError("is not a date of ISO 8601: write it such as 2026-01-31 or 2026-01-31T12:00:00Z") from error
     return text
 
 

@@ -271,7 +271,7 @@ def _sweep(rows: PaperRows, metric: str) -> Drawing:
         if metric not in known:
             raise ConfigError(f"--metric {metric}: {rows.named_sources}: no row has it: {nearest(metric, known)}")
         if not sweep.conditions:
-            raise ConfigError(f"{rows.named_sources}: seeds alone are no axis: `specbench table` pools them")
+            raise ConfigError(f"{rows.named_sources}: seeds alone are not an axis: `specbench table` pools them")
         # 1. The axis: the first condition with numbers, else the first one. A second one makes further series.
         of_numbers = [
             name for name in sweep.conditions

@@ -179,7 +179,7 @@ def parse_rating(reply: str, answer: str = "", form: str = BRACKETS) -> float | 
     pieces = [piece.content for piece in split_blocks(answer_in(reply)) if piece.language is None]
     outside = re.sub(r"^[^\S\n]*>.*", "", "".join(pieces), flags=re.MULTILINE)[-TAIL:]
     # 2. Quotation marks. Some judges put them around their verdict, as the prompt does around its example: around a
-    # rating that is alone on its line they are no quotation, unless the candidate wrote it.
+    # rating that is alone on its line they are not a quotation, unless the candidate wrote it.
     alone = re.compile(rf"{LABEL}{rating.pattern}[\W_]{{0,20}}", re.IGNORECASE)
     written = _squeeze(answer)
 

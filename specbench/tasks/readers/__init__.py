@@ -189,7 +189,9 @@ def _turn_references(row: Row, column: str) -> list[Any]:
     if given is None:
         return []
     if not isinstance(given, list):
-        raise ConfigError(f"column '{column}' must list a reference for each turn, not a {type(given).__name__}")
+        raise ConfigError(
+            f"column '{column}' must list a reference for each turn, but is of type {type(given).__name__}"
+        )
     num_turns = len(turns) if isinstance(turns, list) else len(given)
     if num_turns == 1 and len(given) > 1:
         return [given]

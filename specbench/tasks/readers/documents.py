@@ -120,7 +120,9 @@ def translation(row: Row) -> Row:
     if "translation" in row:
         others, texts = row, row["translation"]
         if not isinstance(texts, dict):
-            raise ConfigError(f"column 'translation' must map languages to texts, not be a {type(texts).__name__}")
+            raise ConfigError(
+                f"column 'translation' must map languages to texts, but is of type {type(texts).__name__}"
+            )
     else:
         codes = {column: LANGUAGE_CODES.get(column.strip().lower(), column) for column in row}
         languages = [column for column, code in codes.items() if not LANGUAGES.isdisjoint(equal_codes(code))]
@@ -136,6 +138,8 @@ def translation(row: Row) -> Row:
             )
     for language, text in texts.items():
         if not isinstance(text, str) and not templates.is_empty(text):
-            raise ConfigError(f"the text in language '{language}' is a {type(text).__name__}, {text!r:.60}: correct it")
+            raise ConfigError(
+                f"the text in language '{language}' is of type {type(text).__name__}, {text!r:.60}: correct it"
+            )
     stripped = {language: None if templates.is_empty(text) else text.strip() for language, text in texts.items()}
     return {**others, "translation": Translations(stripped)}

@@ -125,7 +125,7 @@ def judged(scorer: Scorer, text: str, reference: Reference) -> Score:
     value with a float. A number that is not finite leaves the answer without a score.
 
     Raises ConfigError that names the scorer by its metrics, with the exception of its code as the cause, for code that
-    raises one and for values that are no numbers.
+    raises one and for values that are not numbers.
     """
     place = f"scorer of '{', '.join(scorer.names)}'"
     outside = is_outside(scorer) or is_outside(getattr(scorer, "judge", unscored))
@@ -166,13 +166,13 @@ def as_number(value: Any) -> float | None:
     if value is None:
         return None
     if isinstance(value, str | bytes | bytearray) or bool(getattr(value, "ndim", False)):
-        raise ValueError(f"{value!r:.60} (a {type(value).__name__})")
+        raise ValueError(f"{value!r:.60} ({type(value).__name__})")
     try:
         number = float(value)
     except OverflowError:
         return None
     except Exception as error:
-        raise ValueError(f"{value!r:.60} (a {type(value).__name__})") from error
+        raise ValueError(f"{value!r:.60} ({type(value).__name__})") from error
     return number if isfinite(number) else None
 
 

@@ -69,7 +69,7 @@ def python_parts(text: str) -> list[str]:
 
 
 def error_line(source: str) -> int | None:
-    """Returns the number of the line at which a text is no program, from 1 on; None for a program."""
+    """Returns the number of the line at which a text is not a program, from 1 on; None for a program."""
     try:
         with warnings.catch_warnings(action="ignore"):
             tree = ast.parse(source)
@@ -129,7 +129,7 @@ def mentioned_names(node: ast.AST, only: type[ast.expr_context] = ast.expr_conte
 
 
 def missing_names(source: str) -> set[str]:
-    """Returns the global names that a program reads but does not define; empty for a text that is no program."""
+    """Returns the global names that a program reads but does not define; empty for a text that is not a program."""
     try:
         top = symtable.symtable(source, "answer", "exec")
     except (SyntaxError, ValueError, MemoryError, RecursionError):

@@ -65,7 +65,7 @@ UNIT_NAMES = {
     "women": "woman", "pts": "point", "children": "child",
 }  # fmt: skip
 POWERS = {"square": "2", "squared": "2", "cubic": "3", "cubed": "3"}
-# Words that change a value, or stand for one, are no units; nor are number words ("3 halves"). Quarters are coins, too.
+# Words that change a value, or stand for one, are not units; nor are number words ("3 halves"). Quarters are coins too.
 NO_UNITS = re.compile(
     r"and|or|if|not|than|plus|minus|over|divided|multiplied|choose|mod(?:ulo)?|below|negative|factorial|sqrt|log|ln|exp"
     r"|(?:arc)?(?:sin|cos|tan|cot|csc)h?|pi|infinity|alpha|beta|gamma|delta|theta|lambda|sigma|omega|phi|half|halves"
@@ -231,7 +231,7 @@ def _is_same_value(gold: str, answer: str) -> bool:
 
 
 def _parsed(latex: str) -> Any:
-    """Returns what math-verify makes of LaTeX, but with the case of letters; a text that is no mathematics as it is."""
+    """Returns what math-verify makes of LaTeX, but with the case of letters; other texts as they are."""
     from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
     from latex2sympy2_extended.math_normalization import NormalizationConfig, normalize_latex
     from math_verify.grader import should_treat_as_complex
@@ -254,7 +254,7 @@ def main(cpu_seconds: float, memory_bytes: int) -> None:
     computation in C. Windows has no fork: there the comparison takes what it takes.
     """
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # what a library prints is not an answer
     logging.disable()
     try:
         for pair in WARM_UP:  # what is imported or cached here is there in every fork

@@ -24,7 +24,7 @@ FILE = Path(__file__).with_name("number_words.yaml")
 JOINED = "joined"  # the key of languages without spaces between words
 
 
-VOWEL_SIGNS = "\u0900-\u0963\u0966-\u0dff"  # of Bengali and Telugu, which are no word characters of `re`
+VOWEL_SIGNS = "\u0900-\u0963\u0966-\u0dff"  # of Bengali and Telugu, which are not word characters of `re`
 
 
 @cache

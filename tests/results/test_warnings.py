@@ -273,6 +273,8 @@ def test_a_head_that_is_rarely_accepted_may_be_misread(kind: str) -> None:
         "the first draft token of its head is accepted in only 29% of 100 steps, and heads usually reach 30%"
     )
     assert ("check drafter.path" in text) == (kind != "mtp") and "\n" not in text
+    in_a_file = head.model_copy(update={"options": {"drafter": {"type": kind, "path": "my-head"}}})
+    assert "check drafter.path" in found(in_a_file, 29)[0]
     assert found(head, 30) == [] and found(head, 0, 49) == [] and found(head, 0, 0) == []
     assert found(head.model_copy(update={"options": {"drafter": {"type": "ngram"}}}), 0) == []
 

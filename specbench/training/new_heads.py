@@ -8,7 +8,6 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, Qwen3Config
-from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from specbench.core.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
@@ -99,29 +98,12 @@ def new_peagle(spec: PEagleSpec, target: CausalLM) -> ParallelEagleHead:
 
 
 def new_mtp(spec: MtpSpec, target: CausalLM) -> MtpLayerHead:
-    """Returns a layer of the target's shape. In a warm start it has what fits of the target's last layer, which then
-    reads the target's last hidden state, and at first nothing of the token."""
-    config = qwen3_layers(target, 1)
+    """Returns a random layer of the target's shape, with a scaled norm. With the target's last layer in it, a layer
+    learns faster for a few steps and then more slowly."""
     embed_tokens, lm_head = target.model.get_input_embeddings(), target.model.get_output_embeddings()
-    head = MtpLayerHead(config, mtp_layout(target), embed_tokens, lm_head)
+    head = MtpLayerHead(qwen3_layers(target, 1), mtp_layout(target), embed_tokens, lm_head)
     head.num_drafts = spec.num_draft_steps
     scale_norm(head.layer.final_layernorm, target)
-    layers: Any = getattr(target.model.get_decoder(), "layers", None)
-    if spec.warm_start and layers is not None:
-        of_target = dict(layers[-1].named_modules())
-        if "pre_feedforward_layernorm" in of_target:  # Gemma's norm before the MLP
-            of_target["post_attention_layernorm"] = of_target["pre_feedforward_layernorm"]
-        with torch.no_grad():
-            for name, own in head.layer.named_modules():
-                weight: Any = getattr(of_target.get(name), "weight", None)
-                if (
-                    isinstance(own, nn.Linear | Qwen3RMSNorm)
-                    and weight is not None
-                    and weight.shape == own.weight.shape
-                ):
-                    own.weight.copy_(weight if isinstance(own, nn.Linear) else gain_of(of_target[name]))
-            head.layer.input_proj.weight.zero_()
-            head.layer.input_proj.weight[:, config.hidden_size :].copy_(torch.eye(config.hidden_size))
     return head
 
 

@@ -194,9 +194,6 @@ class MtpSpec(HeadSpec):
     """The loss of draft token k has the weight decay^(k − 1), divided by the sum of these weights."""
     num_draft_steps: Annotated[int, Field(ge=1, le=16)] = 3
     """Draft steps unrolled in training; from the second on, the layer reads its own output."""
-    warm_start: bool = True
-    """A new layer starts with what fits of the target's last layer. FastMTP starts with the target's layer for
-    multi-token prediction, which few targets have."""
 
 
 class BlockSpec(HeadSpec):

@@ -135,8 +135,10 @@ def test_a_schedule_is_drawn_by_its_drafts() -> None:
 @pytest.mark.parametrize(
     ("method", "said"),
     [
-        ("mtp", "the target's last hidden state, behind its norm"), ("eagle3-chain", "joined of three"),
-        ("eagle", "the target's last hidden state;"), ("eagle3", "joined of three"),
+        ("mtp", "the target's last hidden state, behind its norm"),
+        ("eagle3-chain", "joined of three"),
+        ("eagle", "the target's last hidden state;"),
+        ("eagle3", "joined of three"),
     ],
 )
 def test_the_chain_of_a_head_is_drawn(method: str, said: str) -> None:

@@ -110,7 +110,8 @@ def test_parts_are_listed_with_what_is_measured(
     tool.main()
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == [part.name for part in PARTS]
-    assert lines[0].endswith("measured") and all(re.search(r"about \d+ min$", line) for line in lines[1:])
+    assert lines[0].endswith("measured") and all(re.search(r"about \d+ min(, a guess)?$", line) for line in lines[1:])
+    assert {line.split("-")[0] for line in lines if line.endswith("guess")} == parts.GUESSED
     for kind in parts.SETTINGS:
         assert Part(kind, 100, 3).minutes < Part(kind, 100, 10).minutes < Part(kind, 300, 10).minutes
     monkeypatch.setattr("sys.argv", ["heads", "--output", str(tmp_path)])

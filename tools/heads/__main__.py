@@ -16,7 +16,7 @@ from tools.commands import ROOT, link
 from tools.drafters.workplace import Workplace
 
 from .page import FILE, PICTURE, Measured, draw, page, point_of, read, write
-from .parts import PARTS, measure, train
+from .parts import GUESSED, PARTS, measure, train
 from .prompts import digest_of, split_rows
 
 OUTPUT = ROOT / "docs" / "measured"
@@ -41,7 +41,8 @@ def main() -> None:
         done = {point.part.name for point in FILE.validate_json(file.read_bytes()).points} if file.exists() else set()
         for part in PARTS:
             if part.name in chosen:
-                print(f"{part.name:<16} {'measured' if part.name in done else f'about {part.minutes:.0f} min'}")
+                estimate = f"about {part.minutes:.0f} min{', a guess' if part.kind in GUESSED else ''}"
+                print(f"{part.name:<16} {'measured' if part.name in done else estimate}")
         return
     if given.model is None:
         parser.error("MODEL is missing")

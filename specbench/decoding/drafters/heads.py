@@ -206,8 +206,8 @@ def chain_drawing(network: str, first: str, passes: str = "a draft pass for each
         f"draft              the   mat    .       {passes}",
     ), (
         f"A pass of {network} reads the state before a token and the token, and drafts the next one. h is {first}; "
-        "s(i) is the output of pass i. The first pass of a step also reads the states of all tokens that the target has "
-        "read since the last step, whose keys and values stay; those of s(1), s(2), … are dropped then."
+        "s(i) is the output of pass i. The first pass of a step also reads the states of all tokens that the target "
+        "has read since the last step, whose keys and values stay; those of s(1), s(2), … are dropped then."
     )
 
 

@@ -112,6 +112,7 @@ KINDS = {
     "eagle": "Train an EAGLE-1 head, which EAGLE-2 also uses, on text that the target generates.",
     "eagle3": "Train an EAGLE-3 head on text that the target generates.",
     "peagle": "Train a P-EAGLE head, an EAGLE-3 head of one pass, on text that the target generates.",
+    "mtp": "Train a layer for multi-token prediction (FastMTP) on text that the target generates.",
     "dflash": "Train a DFlash head, which drafts a block in one pass, on text that the target generates.",
     "dspark": "Train a DSpark head (a block with a Markov and a confidence head) on text that the target generates.",
     "domino": "Train a Domino head (a block that a GRU corrects) on text that the target generates.",

@@ -83,6 +83,7 @@ class AskedLength(LearningLength):
     def __init__(self, state: str = "prompt") -> None:
         super().__init__(state)
         self._draft: list[tuple[float, float]] = []  # confidence and entropy of the tokens of this draft
+        self._most = 0  # tokens that this draft may have
         self._entropy = 0.0
 
     def begin_prompt(self) -> None:
@@ -90,7 +91,7 @@ class AskedLength(LearningLength):
         self.confidences, self.entropies = [], []
 
     def limit(self, most: int) -> int:
-        self._draft = []
+        self._draft, self._most = [], most
         return most
 
     def draws(self, entropy: float) -> bool:
@@ -125,21 +126,23 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class AcceptanceControl:
-    """Moves a threshold so that a share of the draft tokens is accepted, as in arXiv:2309.08168."""
+    """Moves a threshold so that a share of the draft tokens is accepted: up while the running share is below TARGET,
+    else down, but not after a draft that no lower threshold would have made longer. The numbers and the start of the
+    share are those of the code of arXiv:2309.08168; AdaEDL has the same numbers (Algorithm 1)."""
 
     TARGET, STEP, SMOOTHING, MEMORY = 0.9, 0.01, 0.9, 0.5
 
     def __init__(self, threshold: float) -> None:
         self.threshold = threshold
-        self._share: float | None = None
+        self._share = 0.0
 
-    def learn(self, num_drafted: int, num_accepted: int) -> None:
+    def learn(self, num_drafted: int, num_accepted: int, is_whole: bool) -> None:
+        """`is_whole`: whether the draft was as long as is allowed, in the method's sense of it."""
         if not num_drafted:
             return
-        share = num_accepted / num_drafted
-        self._share = share if self._share is None else self.MEMORY * self._share + (1 - self.MEMORY) * share
-        moved = self.threshold + (self.STEP if self._share < self.TARGET else -self.STEP)
-        self.threshold = min(1.0, max(0.0, self.SMOOTHING * self.threshold + (1 - self.SMOOTHING) * moved))
+        self._share = self.MEMORY * self._share + (1 - self.MEMORY) * num_accepted / num_drafted
+        step = self.STEP if self._share < self.TARGET else 0.0 if is_whole else -self.STEP
+        self.threshold = min(1.0, max(0.0, self.threshold + (1 - self.SMOOTHING) * step))
 
 
 MIN_PAIRS = 5  # transformers refits with more than so many
@@ -168,9 +171,9 @@ def best_threshold(pairs: Sequence[tuple[float, bool]]) -> float | None:
 
 CONFIDENCE = "The draft ends after a token whose probability is below it; 0 never ends it."
 CONFIDENCE_UPDATE = (
-    "How acceptance moves the threshold. none: not at all; roc: as in transformers with scikit-learn, to the "
-    "confidence that best separates accepted from rejected tokens; acceptance: by small steps, so that 90 % of the "
-    "draft tokens are accepted."
+    "How acceptance moves the threshold. none: not at all; roc: as in transformers with scikit-learn, to the confidence "
+    "that best separates accepted from rejected tokens; acceptance: by small steps, so that 90 % of the draft tokens "
+    "are accepted; it does not fall after a draft of full length."
 )
 
 
@@ -202,7 +205,7 @@ class Confidence(AskedLength):
 
     def learn(self, num_drafted: int, num_accepted: int) -> None:
         if self._update == "acceptance":
-            self._control.learn(num_drafted, num_accepted)
+            self._control.learn(num_drafted, num_accepted, num_drafted == self._most)
         elif self._update == "roc":
             verified = self._draft[: min(num_accepted + 1, num_drafted)]
             pairs = [(confidence, place < num_accepted) for place, (confidence, _) in enumerate(verified)]
@@ -214,8 +217,8 @@ class Confidence(AskedLength):
 FACTOR = "The factor of the entropy, in nats, below the root."
 BOUND = "The draft ends before a token whose lower bound is below it."
 BOUND_UPDATE = (
-    "How acceptance moves the threshold. none: not at all; acceptance: by small steps, so that 90 % of the draft "
-    "tokens are accepted."
+    "How acceptance moves the threshold. none: not at all; acceptance: by small steps, so that 90 % of the draft tokens "
+    "are accepted; it does not fall after a draft of full length that was accepted whole (Algorithm 1 of the paper)."
 )
 Factor = Annotated[float, Field(gt=0, le=10, description=FACTOR)]
 
@@ -240,12 +243,16 @@ class EntropyBound(AskedLength):
     def forget(self) -> None:
         self._control = AcceptanceControl(self._start)
 
+    @property
+    def threshold(self) -> float:
+        return self._control.threshold
+
     def wants_draw(self, entropy: float) -> bool:
-        return 1 - math.sqrt(self._factor * entropy) >= self._control.threshold
+        return 1 - math.sqrt(self._factor * entropy) >= self.threshold
 
     def learn(self, num_drafted: int, num_accepted: int) -> None:
         if self._update == "acceptance":
-            self._control.learn(num_drafted, num_accepted)
+            self._control.learn(num_drafted, num_accepted, num_accepted == self._most)
 
 
 SVIP_THRESHOLD = "The draft ends after a token with a larger root."

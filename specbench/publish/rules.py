@@ -204,8 +204,9 @@ def memorised(each: RuledRow) -> Iterator[Finding]:
         yield each.found("marked", f"its drafter remembers other prompts ({row.memory}): compare it with its like")
     if not is_declared and (num_copied := _copied(each.own)):
         yield each.found("refused", f"{counted(num_copied, 'answer')} to a prompt that the memory had answered before")
-    if text := each.warning("learns"):
-        yield each.found("marked", text)
+    for code in ("learns", "few_orders"):
+        if text := each.warning(code):
+            yield each.found("marked", text)
 
 
 def _declares_memory(each: RuledRow) -> bool:

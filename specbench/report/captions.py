@@ -178,9 +178,7 @@ def memory_lines(row: Row) -> list[str]:
     elif row.memory == SHUFFLED and row.repeats > 1:
         what = f"{learnt} the prompts before, in {row.repeats} random orders, which intervals resample with the prompts"
     elif row.memory == SHUFFLED:
-        what = (
-            f"{learnt} the prompts before, in one random order, on which the speed depends (--repeats 5: five orders)"
-        )
+        what = f"{learnt} the prompts before, in one random order, on which the speed depends"
     else:
         what = MEMORIES.get(row.memory, row.memory)
     return [f"memory: {what}{left_out}"]

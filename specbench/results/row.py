@@ -51,6 +51,7 @@ Place = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$")]  # the path of a f
 ALL = "all"  # the subset of a row over all subsets of its task
 REPEAT = "repeat"  # the memory of a drafter that may copy its own earlier answers to the same prompts
 SHUFFLED = "shuffled"  # the memory of a drafter that learns from prompt to prompt, in random orders of these
+MIN_ORDERS = 5  # of a shuffled row; fewer say little of how the speed depends on them
 # Fields that are added later, or that only the file has, so that the run's folder cannot confirm them. All other fields
 # are recomputed from the folder.
 UNVERIFIABLE_FIELDS = frozenset({"evidence", "fairness", "run"})
@@ -74,7 +75,7 @@ LATER_METRICS = {
         *(f"{name}_p{share}_seconds" for name in ("ttft", "tpot", "itl", "e2e") for share in (90, 95)),
     }),
 }  # fmt: skip
-LATER_WARNINGS = frozenset({"cheap_passes", "uneven_drafts", "ends_at_once"})
+LATER_WARNINGS = frozenset({"cheap_passes", "uneven_drafts", "ends_at_once", "few_orders"})
 # The outcome of a measurement; all other fields identify what was measured.
 RESULT_FIELDS = frozenset(
     {
@@ -256,7 +257,7 @@ class RowWarning(FilePart):
 
     code: Literal[
         "wide_interval", "few_prompts", "ar_drift", "not_steady", "implausible", "trained_on_test",
-        "misread_head", "loops", "ends_at_once", "cheap_passes", "uneven_drafts",
+        "misread_head", "loops", "ends_at_once", "cheap_passes", "uneven_drafts", "few_orders",
         # of servers
         "baseline_unchecked", "drafts_nothing", "caches_unknown", "memory_not_stated", "settings_differ", "learns",
         "slow_client", "read_late", "answers_differ", "few_turns", "tokenizer_unchecked", "idle_unchecked",

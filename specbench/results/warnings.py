@@ -11,7 +11,7 @@ from specbench.records.generation import WarmUpRecord
 from specbench.results.answers import Answer
 from specbench.results.conditions import differences
 from specbench.results.metric_format import with_interval
-from specbench.results.row import Row, RowWarmUp, RowWarning
+from specbench.results.row import MIN_ORDERS, SHUFFLED, Row, RowWarmUp, RowWarning
 from specbench.results.verdict import control_outcomes
 from specbench.statistics import special
 from specbench.statistics.bootstrap import SMALL_SAMPLE, TAILS, Array, Estimate, Resampler
@@ -105,6 +105,7 @@ def warnings_of(
         "ends_at_once": ends_at_once(row, own, baseline),
         "cheap_passes": cheap_passes(row, own, baseline),
         "uneven_drafts": uneven_drafts(row, own, baseline),
+        "few_orders": few_orders(row),
         **(served_warnings(row, own, baseline, identity) if identity and row.served and not row.is_baseline else {}),
     }
     return tuple(RowWarning.model_validate({"code": code, "text": text}) for code, text in texts.items() if text)
@@ -149,6 +150,18 @@ def few_prompts(row: Row) -> str | None:
         else f"the speed-up rests on {prompts} and has no interval"
     )
     return f"{problem}: measure {SMALL_SAMPLE} or more"
+
+
+def few_orders(row: Row) -> str | None:
+    """Warns of a drafter that learns from prompt to prompt and was measured in fewer than MIN_ORDERS orders of them. A
+    server has one order, of which another warning tells."""
+    if row.memory != SHUFFLED or row.served is not None or row.repeats >= MIN_ORDERS:
+        return None
+    interval = "the interval knows nothing of others" if row.repeats == 1 else "the interval over them is wide"
+    return (
+        f"its drafter learns from prompt to prompt and was measured in only {counted(row.repeats, 'order')} of the "
+        f"prompts, on which its speed depends, and {interval}: measure with --repeats {MIN_ORDERS} or more"
+    )
 
 
 def drift(row: Row, num_processes: int) -> str | None:
@@ -327,7 +340,7 @@ def misread_head(row: Row, own: Sequence[Answer]) -> str | None:
         return None
     cause = (
         "the layer of the target may be read wrongly"
-        if kind == "mtp"
+        if kind == "mtp" and row.options["drafter"].get("path") is None
         else "its checkpoint may be of another target, or read wrongly: check drafter.path"
     )
     return (

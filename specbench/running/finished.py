@@ -32,13 +32,13 @@ from specbench.running.dry_run import MADE_WITHOUT_WEIGHTS
 from specbench.running.measure import check_recorded
 from specbench.running.models import LoadedModels, computing_packages, load_models
 from specbench.running.plan import Plan, make_plan
-from specbench.running.request import ALL, HEAD_DRAFTERS, Request, resolve
+from specbench.running.request import ALL, HEAD_DRAFTERS, OWN_HEAD_DRAFTERS, Request, resolve
 from specbench.specs.components import RowEngine
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
 
 WITHOUT_WEIGHTS = {*MADE_WITHOUT_WEIGHTS, "model", "none", "prompt_lookup"}  # drafters whose decoders need no weights
-OF_HEADS = {*HEAD_DRAFTERS, "medusa"}
+OF_HEADS = {*HEAD_DRAFTERS, *OWN_HEAD_DRAFTERS}
 READINGS = ("", ", norm_output=feedback")  # what the revision of a head ends with, see `heads.eagle_drafter`
 
 
@@ -59,7 +59,7 @@ class ModelsOfFolder(LoadedModels):
         kind, options = method.drafter.type, method.drafter.options
         if method.routes is not None or kind not in OF_HEADS:
             return super().decoder(method, sampling)
-        if options["path"] is None and kind == "medusa" and self.target.name not in HEADS[kind]:
+        if options["path"] is None and kind in OWN_HEAD_DRAFTERS and self.target.name not in HEADS.get(kind, ()):
             raise ConfigError("the heads may be in the target's own checkpoint")
         name = options["path"] or published_head(options.get("head", kind), self.target.name)
         revision = head_revision(name, options["revision"])

@@ -52,8 +52,9 @@ TARGET = EMBEDDED + "target"
 # built-in loggers. Their registries would import torch.
 MODEL_DRAFTERS = {"model", "model_tree", "synthetic", "cascade"}
 TABLE_DRAFTERS = {"ngram": "n-gram model", "retrieval": "datastore"}
-HEAD_DRAFTERS = {"eagle", "eagle_tree", "block"}  # Medusa heads may also be in the target's own checkpoint
-PATH_DRAFTERS = {*TABLE_DRAFTERS, *HEAD_DRAFTERS, "medusa"}
+HEAD_DRAFTERS = {"eagle", "eagle_tree", "block"}
+OWN_HEAD_DRAFTERS = {"medusa", "mtp"}  # whose heads may also be in the target's own checkpoint
+PATH_DRAFTERS = {*TABLE_DRAFTERS, *HEAD_DRAFTERS, *OWN_HEAD_DRAFTERS}
 # What drafters need of the target, of which llama.cpp gives logits alone.
 OF_NETWORK = {
     **dict.fromkeys((*HEAD_DRAFTERS, "medusa"), "its head reads the target's hidden states"),

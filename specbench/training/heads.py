@@ -27,6 +27,7 @@ from specbench.models.heads.checkpoints import Kind, read_checkpoint
 from specbench.models.heads.eagle import EagleHead
 from specbench.models.heads.eagle_checkpoint import eagle_files, load_eagle
 from specbench.models.heads.medusa import MedusaHeads, load_medusa, medusa_files
+from specbench.models.heads.mtp import MtpLayerHead, load_mtp_layer, mtp_files
 from specbench.models.heads.parallel import ParallelEagleHead
 from specbench.models.scoring import same_logits
 from specbench.training.new_heads import (
@@ -35,6 +36,7 @@ from specbench.training.new_heads import (
     new_block_head,
     new_eagle,
     new_medusa,
+    new_mtp,
     new_peagle,
     output_weight,
 )
@@ -177,29 +179,32 @@ class HeadLosses:
 
     It is the sum over draft steps s of decay^s times the step's weighted losses: the cross-entropy with the target's
     distribution (Medusa: arXiv:2401.10774, §2.2.1, with soft labels; EAGLE-3: arXiv:2503.01840, §3.2) and, for EAGLE-1,
-    the distance to the target's hidden state (smooth L1, mean over its elements; arXiv:2401.15077, §3.2).
+    the distance to the target's hidden state (smooth L1, mean over its elements; arXiv:2401.15077, §3.2). A layer for
+    multi-token prediction learns the answer's tokens, and its weights sum to 1 (arXiv:2509.18362, eq. 2).
     """
 
     def __init__(self, spec: TrainSpec, target: CausalLM, head: MedusaHeads | EagleHead) -> None:
         assert spec.head is not None
         if spec.medusa is not None:
             self.num_steps = spec.medusa.num_heads
-        elif (eagle := spec.eagle or spec.eagle3) is not None:
-            self.num_steps = eagle.num_draft_steps
+        elif (unrolled := spec.eagle or spec.eagle3 or spec.mtp) is not None:
+            self.num_steps = unrolled.num_draft_steps
         self.target = target
         self.read = TargetPasses(target, head)
         self.decay = spec.head.decay
+        self.learns_tokens = spec.mtp is not None
+        self.weight_sum = sum(self.decay**step for step in range(self.num_steps)) if self.learns_tokens else 1.0
         self.logit_weight = spec.eagle.logit_weight if spec.eagle is not None else 1.0
         self.state_weight = spec.eagle.state_weight if spec.eagle is not None else 0.0
 
     def __call__(self, batch: Batch, model: nn.Module, number: int | None = None) -> Tensor:
         head: MedusaHeads | EagleHead = unwrapped(model)
         output = self.read(batch)
-        teacher = self.read.teacher(output)
         rows, columns = batch.places.to(self.target.device)
+        teacher = batch.learnt_ids.to(self.target.device) if self.learns_tokens else self.read.teacher(output)
         total = torch.zeros(len(rows), device=self.target.device)
         for number, step in enumerate(draft_steps(head, output, batch, self.num_steps)):
-            keeps_graph = teacher.numel() * self.num_steps <= MAX_GRAPH
+            keeps_graph = len(teacher) * num_drafted(head, teacher) * self.num_steps <= MAX_GRAPH
             loss = self.logit_weight * step_entropy(head, number, step, teacher, keeps_graph)
             if output.is_covered is not None:
                 loss = loss * output.is_covered[step.learnt]
@@ -207,7 +212,7 @@ class HeadLosses:
                 wanted = output.hidden[0][rows[step.learnt], columns[step.learnt]].float()
                 distance = functional.smooth_l1_loss(step.states, wanted, reduction="none")
                 loss = loss + self.state_weight * distance.mean(-1)
-            total = total.index_add(0, step.learnt, self.decay**number * loss)
+            total = total.index_add(0, step.learnt, self.decay**number / self.weight_sum * loss)
         return total
 
 
@@ -216,21 +221,30 @@ def step_entropy(
 ) -> Tensor:
     """Returns the cross-entropy of draft step `number`, from 0, with the target's distribution: [num_drafted].
 
-    `teacher` [num_learnt, draft_vocab_size]: the target's logits. The loss is computed in parts, since the logits of a
-    real vocabulary take more memory than everything else. `keeps_graph`: they are kept for the gradients, or else
-    computed a second time there."""
+    `teacher`: the target's logits [num_learnt, draft_vocab_size], or its tokens [num_learnt]. The loss is computed in
+    parts, since the logits of a real vocabulary take more memory than everything else. `keeps_graph`: they are kept for
+    the gradients, or else computed a second time there."""
+
+    vocab_size = num_drafted(head, teacher)
 
     def of_part(states: Tensor, learnt: Tensor) -> Tensor:
+        logits = in_float32(draft_logits(head, number, states)[:, :vocab_size])  # the rest is padding
+        if teacher.dim() == 1:
+            return functional.cross_entropy(logits, teacher[learnt], reduction="none")
         probs = torch.softmax(in_float32(teacher[learnt]), dim=-1)
-        logits = in_float32(draft_logits(head, number, states)[:, : teacher.shape[-1]])  # the rest is padding
         return torch.logsumexp(logits, dim=-1) - (probs * logits).sum(-1)
 
-    size = max(1, MAX_CHUNK // teacher.shape[-1])
+    size = max(1, MAX_CHUNK // vocab_size)
     parts = zip(step.states.split(size), step.learnt.split(size), strict=True)
     if torch.is_grad_enabled() and not keeps_graph:
         keep_none = partial(computed_again, of_part, use_reentrant=False, preserve_rng_state=False)
         return torch.cat([keep_none(*part) for part in parts])
     return torch.cat([of_part(*part) for part in parts])
+
+
+def num_drafted(head: MedusaHeads | EagleHead, teacher: Tensor) -> int:
+    """Returns the number of tokens that the head can draft, given the target's logits over them, or its tokens."""
+    return teacher.shape[-1] if teacher.dim() > 1 or isinstance(head, MedusaHeads) else head.layout.draft_vocab_size
 
 
 def draft_logits(head: MedusaHeads | EagleHead, number: int, states: Tensor) -> Tensor:
@@ -305,6 +319,8 @@ class DraftHead:
             elif spec.peagle is not None:
                 model = new_peagle(spec.peagle, target)
                 model.num_drafts = spec.peagle.num_draft_tokens
+            elif spec.mtp is not None:
+                model = new_mtp(spec.mtp, target)
             else:
                 model = new_eagle(spec, target) if spec.block is None else new_block_head(spec, target)
             return cls(model.to(target.device), target, f"new {spec.kind}", None)
@@ -314,6 +330,10 @@ class DraftHead:
             return cls(load_medusa(checkpoint, target), target, spec.drafter, checkpoint.revision)
         if spec.block is not None:
             return cls(block_head_of(checkpoint, target), target, spec.drafter, checkpoint.revision)
+        if spec.mtp is not None:
+            layer = load_mtp_layer(checkpoint, target)
+            layer.num_drafts = spec.mtp.num_draft_steps
+            return cls(layer, target, spec.drafter, checkpoint.revision)
         eagle = load_eagle(checkpoint, target, norm_output_reading(checkpoint, target, None))
         if isinstance(eagle, ParallelEagleHead):
             assert spec.peagle is not None
@@ -353,13 +373,15 @@ class DraftHead:
         return {name: value for name, value in self.model.named_parameters() if id(value) not in fixed}
 
     def save(self, folder: Path, dtype: torch.dtype) -> None:
-        """Writes configuration and weights in the published layout of vLLM's Medusa, EAGLE, EAGLE-3 or one of
-        `block_files`."""
+        """Writes configuration and weights in the published layout of vLLM's Medusa, EAGLE, EAGLE-3, MTP of speculators
+        or one of `block_files`."""
         own = {name: value.detach().to("cpu", dtype).contiguous() for name, value in self.own_parameters.items()}
         if isinstance(self.model, MedusaHeads):
             config, tensors = medusa_files(self.model, own, self.target)
         elif isinstance(self.model, BlockHead):
             config, tensors = block_files(self.model, own, self.target)
+        elif isinstance(self.model, MtpLayerHead):
+            config, tensors = mtp_files(self.model, own, self.target)
         else:
             config, tensors = eagle_files(self.model, own, self.target)
         save_file(tensors, folder / "model.safetensors")

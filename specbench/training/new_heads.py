@@ -24,9 +24,10 @@ from specbench.models.heads.block_checkpoint import default_layer_ids, load_bloc
 from specbench.models.heads.checkpoints import HeadCheckpoint
 from specbench.models.heads.eagle import EagleHead, EagleLayout
 from specbench.models.heads.medusa import MedusaHeads
+from specbench.models.heads.mtp import MtpLayerHead, mtp_layout
 from specbench.models.heads.parallel import ParallelEagleHead
 from specbench.training.passes import Sample
-from specbench.training.spec import MedusaSpec, PEagleSpec, TrainSpec
+from specbench.training.spec import MedusaSpec, MtpSpec, PEagleSpec, TrainSpec
 
 OUTPUT_SCALE = 0.4  # new Medusa output layer ÷ the target's: the target's layer is too sharp at first
 NORM_SCALE = 0.5  # norm before the output layer of a new head ÷ the target's, for the same reason
@@ -93,6 +94,16 @@ def new_peagle(spec: PEagleSpec, target: CausalLM) -> ParallelEagleHead:
     start_output(head, target)
     if spec.warm_start:
         start_warm(head, target)
+    return head
+
+
+def new_mtp(spec: MtpSpec, target: CausalLM) -> MtpLayerHead:
+    """Returns a random layer of the target's shape, with a scaled norm. With the target's last layer in it, a layer
+    learns faster for a few steps and then more slowly."""
+    embed_tokens, lm_head = target.model.get_input_embeddings(), target.model.get_output_embeddings()
+    head = MtpLayerHead(qwen3_layers(target, 1), mtp_layout(target), embed_tokens, lm_head)
+    head.num_drafts = spec.num_draft_steps
+    scale_norm(head.layer.final_layernorm, target)
     return head
 
 
@@ -173,17 +184,7 @@ def new_block_head(spec: TrainSpec, target: CausalLM) -> BlockHead:
     not have."""
     block, given = spec.block, target.model.config.get_text_config()
     assert block is not None
-    shape = shape_of(target, SHAPE)
-    head_dim = getattr(given, "head_dim", None) or given.hidden_size // given.num_attention_heads
-    rope = getattr(given, "rope_parameters", None) or {}
-    rope = rope.get("full_attention", rope)  # some targets have one for each type of layer
-    if rope.get("partial_rotary_factor", 1) != 1 or "rope_type" not in rope or "mrope_section" in rope:
-        rope = {"rope_type": "default", "rope_theta": rope.get("rope_theta", 10000.0)}  # the head's own
-    config = Qwen3Config(
-        vocab_size=target.padded_vocab_size, num_hidden_layers=block.num_layers, head_dim=head_dim,
-        rope_parameters=rope, tie_word_embeddings=False, **shape,
-    )  # fmt: skip
-    config._attn_implementation = "sdpa"
+    config = qwen3_layers(target, block.num_layers)
     num_drafted = getattr(block, "draft_vocab_size", None)
     from_anchor = spec.dspark is not None
     layout = BlockLayout(
@@ -221,6 +222,22 @@ def new_block_head(spec: TrainSpec, target: CausalLM) -> BlockHead:
         head = BlockHead(config, layout, embed_tokens, lm_head)
     scale_norm(head.norm, target)
     return head
+
+
+def qwen3_layers(target: CausalLM, num_layers: int) -> Qwen3Config:
+    """Returns the configuration of decoder layers of the target's shape."""
+    given = target.model.config.get_text_config()
+    head_dim = getattr(given, "head_dim", None) or given.hidden_size // given.num_attention_heads
+    rope = getattr(given, "rope_parameters", None) or {}
+    rope = rope.get("full_attention", rope)  # some targets have one for each type of layer
+    if rope.get("partial_rotary_factor", 1) != 1 or "rope_type" not in rope or "mrope_section" in rope:
+        rope = {"rope_type": "default", "rope_theta": rope.get("rope_theta", 10000.0)}  # the head's own
+    config = Qwen3Config(
+        vocab_size=target.padded_vocab_size, num_hidden_layers=num_layers, head_dim=head_dim, rope_parameters=rope,
+        tie_word_embeddings=False, **shape_of(target, SHAPE),
+    )  # fmt: skip
+    config._attn_implementation = "sdpa"
+    return config
 
 
 def hidden_layers(spec: TrainSpec, num_layers: int) -> tuple[int, ...]:

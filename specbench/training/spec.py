@@ -182,6 +182,20 @@ class PEagleSpec(HeadSpec):
     """The first layer of a new head starts with the target's last layer, where it fits, and so needs fewer answers."""
 
 
+class MtpSpec(HeadSpec):
+    """Settings of a layer for multi-token prediction that drafts all tokens (FastMTP, arXiv:2509.18362). It learns the
+    tokens of the answers."""
+
+    batch_size: Positive = 4
+    """Texts of a pass."""
+    epochs: Positive = 3
+    """Epochs if num_steps is null."""
+    decay: Annotated[float, Field(gt=0, le=1)] = 0.6
+    """The loss of draft token k has the weight decay^(k − 1), divided by the sum of these weights."""
+    num_draft_steps: Annotated[int, Field(ge=1, le=16)] = 3
+    """Draft steps unrolled in training; from the second on, the layer reads its own output."""
+
+
 class BlockSpec(HeadSpec):
     """Settings of a head that drafts blocks. It learns at places of the answers, called anchors, to draft what follows
     from the target's hidden states of the text before."""
@@ -300,8 +314,10 @@ class DataSpec(Spec):
         return self
 
 
-Kind = Literal["scdf", "distill", "finetune", "medusa", "eagle", "eagle3", "peagle", "dflash", "dspark", "domino"]
-HEADS = ("medusa", "eagle", "eagle3", "peagle", "dflash", "dspark", "domino")
+Kind = Literal[
+    "scdf", "distill", "finetune", "medusa", "eagle", "eagle3", "peagle", "mtp", "dflash", "dspark", "domino"
+]  # fmt: skip
+HEADS = ("medusa", "eagle", "eagle3", "peagle", "mtp", "dflash", "dspark", "domino")
 NOT_FOR_HEADS = ("lora", "gradient_checkpointing", "quantize", "init_layers")
 
 # P0's STEPS = 1,000 (printed "10,00") counts draws of languages. GRAD_ACCUM = 4 draws make an update: App. D.1 divides
@@ -327,13 +343,15 @@ DEFAULTS: dict[str, dict[str, object]] = {
     "eagle": {**NEW_HEAD, "learning_rate": 3e-5, "clip": 0.5},
     "eagle3": {**NEW_HEAD, "learning_rate": 5e-5, "clip": 0.5},
     "peagle": {**NEW_HEAD, "learning_rate": 6e-4, "clip": 0.5},
+    "mtp": {**NEW_HEAD, "learning_rate": 1e-4},
     "dflash": NEW_BLOCK_HEAD, "dspark": NEW_BLOCK_HEAD, "domino": NEW_BLOCK_HEAD,
 }  # fmt: skip
 
 
 BLOCKS: dict[str, type[Spec]] = {
     "scdf": ScdfSpec, "distill": DistillSpec, "finetune": FinetuneSpec, "medusa": MedusaSpec, "eagle": EagleSpec,
-    "eagle3": Eagle3Spec, "peagle": PEagleSpec, "dflash": DFlashSpec, "dspark": DSparkSpec, "domino": DominoSpec,
+    "eagle3": Eagle3Spec, "peagle": PEagleSpec, "mtp": MtpSpec, "dflash": DFlashSpec, "dspark": DSparkSpec,
+    "domino": DominoSpec,
 }  # fmt: skip
 
 
@@ -410,6 +428,7 @@ class TrainSpec(Spec):
     eagle: EagleSpec | None = None
     eagle3: Eagle3Spec | None = None
     peagle: PEagleSpec | None = None
+    mtp: MtpSpec | None = None
     dflash: DFlashSpec | None = None
     dspark: DSparkSpec | None = None
     domino: DominoSpec | None = None
@@ -467,7 +486,7 @@ class TrainSpec(Spec):
     @property
     def head(self) -> HeadSpec | None:
         """The settings of a draft head; None if a draft model is trained."""
-        return self.medusa or self.eagle or self.eagle3 or self.peagle or self.block
+        return self.medusa or self.eagle or self.eagle3 or self.peagle or self.mtp or self.block
 
     @property
     def block(self) -> BlockSpec | None:
@@ -556,6 +575,7 @@ EXAMPLES = {
     "eagle": "eagle.num_draft_steps=3",
     "eagle3": "eagle3.num_draft_steps=5",
     "peagle": "peagle.num_layers=2",
+    "mtp": "mtp.num_draft_steps=2",
     "dflash": "dflash.num_layers=2",
     "dspark": "dspark.markov_rank=64",
     "domino": "domino.num_layers=2",

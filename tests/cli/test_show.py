@@ -61,6 +61,8 @@ def test_every_method_is_explained(name: str) -> None:
     assert (verdict(spec)[0] in ("yes", "claimed")) == spec.lossless
     assert needs(spec)[1].startswith("a draft model") == spec.needs_drafter
     assert len(embedded(spec)) == (0 if name in WITHOUT_LAYERS else 1 + spec.needs_drafter)
+    drafts_here = spec.decoder is None and spec.routes is None and spec.drafter.type != "none"
+    assert lines.count("a step:") == drafts_here
 
 
 @pytest.mark.parametrize("name", METHODS)

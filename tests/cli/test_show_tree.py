@@ -1,5 +1,6 @@
 """The drawings of draft trees, look-ups and drafts of a varying length in `specbench show`, and of their steps."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from specbench.decoding.proposal import TreeProposal
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.tree_shape import TreeShape, best_shape, regular_shape
 from specbench.specs.catalogue import load_method, with_overrides
+from specbench.specs.method import proposes_trees
 from tests.support.toys import models
 
 
@@ -128,6 +130,26 @@ def test_a_schedule_is_drawn_by_its_drafts() -> None:
     lines = help_lines("sd-heuristic")
     shown = [" ".join(line.split()) for line in lines[lines.index("an example:") :]]
     assert shown[2] == "drafted 5 7 9 8 7"
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        ("mtp", "the target's last hidden state, behind its norm"),
+        ("eagle3-chain", "joined of three"),
+        ("eagle", "the target's last hidden state;"),
+        ("eagle3", "joined of three"),
+    ],
+)
+def test_the_chain_of_a_head_is_drawn(method: str, said: str) -> None:
+    lines = help_lines(method)
+    drawing = lines[lines.index("a draft:") + 1 :][:4]
+    assert [line.split()[0] for line in drawing] == ["text", "state", "token", "draft"]
+    shown = " ".join(" ".join(lines).split())
+    is_tree = proposes_trees(load_method(method))
+    read = "tokens of the tree" if is_tree else f"{load_method(method).num_draft_tokens} draft tokens"
+    assert f"h is {said}" in shown and re.search(rf"up to (\d+ )?{read}", shown) and lines.count("a step:") == 1
+    assert ("a draft pass for each level" in shown) == is_tree
 
 
 def test_a_look_up_of_a_tree_has_one_step(tmp_path: Path) -> None:

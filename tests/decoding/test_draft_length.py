@@ -376,14 +376,37 @@ def test_pairs_are_those_of_verified_tokens() -> None:
     assert length.threshold == 0.9
 
 
-def test_the_acceptance_moves_a_threshold_slowly() -> None:
-    length = Confidence(threshold=0.5, update="acceptance")
-    length.limit(4)
-    length.observe(4, 0)
-    assert length.threshold == pytest.approx(0.501)
-    for _ in range(20):
-        length.observe(4, 4)
-    assert length.threshold < 0.5
+@pytest.mark.parametrize("length", [EntropyBound(threshold=0.5), Confidence(threshold=0.5, update="acceptance")])
+def test_the_acceptance_moves_a_threshold_by_the_published_algorithm(length: EntropyBound | Confidence) -> None:
+    """Worked out by hand: the running share is .5, .75, .875, .9375, .96875, .609."""
+    for num_drafted, num_accepted, thousandths in (
+        (4, 4, 501), (4, 4, 502), (4, 4, 503), (4, 4, 503), (3, 3, 502), (4, 1, 503),
+    ):  # fmt: skip
+        length.limit(4)
+        length.observe(num_drafted, num_accepted)
+        assert length.threshold == pytest.approx(thousandths / 1000)
+
+
+def test_a_whole_draft_is_accepted_whole_for_adaedl_and_only_drafted_for_confidence() -> None:
+    found = []
+    for length in (EntropyBound(threshold=0.5), Confidence(threshold=0.5, update="acceptance")):
+        for _ in range(4):
+            length.limit(10)
+            length.observe(10, 10)
+        assert length.threshold == pytest.approx(0.503)
+        length.limit(10)
+        length.observe(10, 9)  # the running share stays above .9
+        found.append(length.threshold)
+    assert found == pytest.approx([0.502, 0.503])
+
+
+def test_thresholds_stay_probabilities() -> None:
+    for start, num_accepted, expected in ((0.999, 0, 1.0), (0.001, 3, 0.0)):
+        length = EntropyBound(threshold=start)
+        for _ in range(12):
+            length.limit(4)
+            length.observe(3, num_accepted)
+        assert length.threshold == expected
 
 
 def test_costs_decide_the_length_of_drafts_without_probabilities() -> None:

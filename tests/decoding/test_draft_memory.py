@@ -65,6 +65,7 @@ def test_repeats_are_orders_that_begin_with_an_empty_memory(
         ("ar", None, "ar"), (method, "shuffled", f"{method} (shuffled)")
     ]  # fmt: skip
     assert (rows[1].value("num_own_answers") == 0) == (method == "suffix")
+    assert "in only 3 orders of the prompts" in out and "few_orders" in {each.code for each in rows[1].warnings}
     assert load(tmp_path / "cold" / "leaderboard.json")[1].memory == "cold"
     # Boards name it, and a comparison lists it.
     code, out, err = specbench("leaderboard", "show", str(tmp_path / "run" / "leaderboard.json"))

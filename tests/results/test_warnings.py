@@ -211,6 +211,18 @@ def with_passes(
     return made, own, plain, found
 
 
+@pytest.mark.parametrize(("memory", "repeats", "is_told"), [
+    ("shuffled", 1, True), ("shuffled", 4, True), ("shuffled", 5, False), ("cold", 1, False), ("warm", 1, False),
+    (None, 1, False),
+])  # fmt: skip
+def test_a_shuffled_row_of_few_orders_is_told(memory: str | None, repeats: int, is_told: bool) -> None:
+    found = measured().model_copy(update={"memory": memory, "repeats": repeats})
+    assert codes(found) == ["few_orders"] * is_told
+    if is_told:
+        orders = "1 order" if repeats == 1 else "4 orders"
+        assert f"only {orders} of the prompts" in text_of(found) and "--repeats 5" in text_of(found)
+
+
 def test_a_wider_pass_that_is_cheaper_than_one_token_is_told() -> None:
     made, own, plain, found = with_passes(0.9)
     assert found["cheap_passes"].startswith("v = 0.90 [0.89, 0.91]: a verifying pass took less time than AR's pass")
@@ -261,6 +273,8 @@ def test_a_head_that_is_rarely_accepted_may_be_misread(kind: str) -> None:
         "the first draft token of its head is accepted in only 29% of 100 steps, and heads usually reach 30%"
     )
     assert ("check drafter.path" in text) == (kind != "mtp") and "\n" not in text
+    in_a_file = head.model_copy(update={"options": {"drafter": {"type": kind, "path": "my-head"}}})
+    assert "check drafter.path" in found(in_a_file, 29)[0]
     assert found(head, 30) == [] and found(head, 0, 49) == [] and found(head, 0, 0) == []
     assert found(head.model_copy(update={"options": {"drafter": {"type": "ngram"}}}), 0) == []
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -11,12 +12,14 @@ from typing import Any
 
 import pytest
 
+from specbench.specs.components import build
+from specbench.specs.method import MethodSpec, proposes_trees
 from specbench.statistics.bootstrap import Estimate
 from tests.support.rows import row
 from tools.drafters.workplace import Workplace
 from tools.heads import __main__ as tool
 from tools.heads import parts
-from tools.heads.page import Measured, Point, draw, page, read, write
+from tools.heads.page import TITLES, Measured, Point, draw, page, read, write
 from tools.heads.parts import PARTS, Part, measure, train
 from tools.heads.prompts import COLUMN, SUBSETS, TEXTS, digest_of, is_measured, split_rows
 
@@ -75,7 +78,7 @@ class Told(Workplace):
         self.words.append(words)
 
 
-@pytest.mark.parametrize("part", [Part("eagle3", 32, 10), Part("medusa", 100, 3), Part("distill", 100, 3)])
+@pytest.mark.parametrize("part", [Part(kind, 32, 3) for kind in parts.SETTINGS], ids=lambda part: part.kind)
 def test_commands_are_understood(specbench: Run, tmp_path: Path, part: Part, monkeypatch: pytest.MonkeyPatch) -> None:
     """The head's folder holds something else, which is said after the settings have been read."""
     monkeypatch.chdir(tmp_path)
@@ -90,30 +93,59 @@ def test_commands_are_understood(specbench: Run, tmp_path: Path, part: Part, mon
         assert code == 2 and part.folder in err.splitlines()[-1] and "problems" not in err, err
 
 
+def test_every_kind_is_trained_measured_and_told_apart() -> None:
+    assert {part.kind for part in PARTS} == parts.SETTINGS.keys() == TITLES.keys() == parts.SECONDS_PER_STEP.keys()
+    assert len(TITLES) <= 10, "matplotlib's colours, one for each kind"
+    for kind in parts.SETTINGS:
+        part = Part(kind, 100, 3)
+        for name, method in part.methods().items():
+            spec = build(MethodSpec, {"name": name, "version": 1, "title": name, "num_draft_tokens": 3, **method})
+            assert spec.drafter.options.get("path", "") in (part.folder, "")
+            assert name.rpartition("-")[2] == ("tree" if proposes_trees(spec) else "chain")
+
+
+def test_parts_are_listed_with_what_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An estimate grows with answers and steps, and nothing is trained."""
+    write(tmp_path / "heads.json", Measured("models/x", "abc", (point(PARTS[0], 1.4),)))
+    monkeypatch.setattr("sys.argv", ["heads", "--list", "--output", str(tmp_path)])
+    tool.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [part.name for part in PARTS]
+    assert lines[0].endswith("measured") and all(re.search(r"about \d+ min(, a guess)?$", line) for line in lines[1:])
+    assert {line.split("-")[0] for line in lines if line.endswith("guess")} == parts.GUESSED
+    for kind in parts.SETTINGS:
+        assert Part(kind, 100, 3).minutes < Part(kind, 100, 10).minutes < Part(kind, 300, 10).minutes
+    monkeypatch.setattr("sys.argv", ["heads", "--output", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        tool.main()
+    assert "MODEL is missing" in capsys.readouterr().err
+
+
 def test_sizes_grow_so_that_the_first_parts_are_done_first() -> None:
     for kind in parts.SETTINGS:
         sizes = [(part.num_answers, part.epochs) for part in PARTS if part.kind == kind]
         assert sizes == sorted(sizes, key=lambda size: size[0]) and len({part.name for part in PARTS}) == len(PARTS)
 
 
-def test_the_page_shows_each_part_and_says_what_is_missing(tmp_path: Path) -> None:
-    def point(part: Part, tau: float) -> Point:
-        metrics = {"mean_acceptance_length": Estimate(value=tau, low=tau - 0.1, high=tau + 0.1),
-                   "speedup": Estimate(value=1.2), "acceptance_rate": Estimate(value=0.44)}  # fmt: skip
-        kinds = ("chain", "tree") if part.kind == "eagle3" else ("tree",)
-        return Point(
-            part,
-            72,
-            14000,
-            9_800_000,
-            98.0,
-            {50: 13.2, 72: 12.9},
-            {kind: row(metrics=metrics) for kind in kinds},
-            row(),
-            ("specbench train eagle3 …",),
-        )
+def point(part: Part, tau: float) -> Point:
+    metrics = {"mean_acceptance_length": Estimate(value=tau, low=tau - 0.1, high=tau + 0.1),
+               "speedup": Estimate(value=1.2), "acceptance_rate": Estimate(value=0.44)}  # fmt: skip
+    kinds = [name.rpartition("-")[2] for name in part.methods()]
+    rows = {kind: row(metrics=metrics) for kind in kinds}
+    return Point(
+        part, 72, 14000, 9_800_000, 98.0, {50: 13.2, 72: 12.9}, rows, row(), ("specbench train eagle3 …",)
+    )  # fmt: skip
 
-    found = point(PARTS[0], 1.4), point(PARTS[1], 1.5), point(Part("medusa", 100, 3), 1.3)
+
+def test_the_page_shows_each_part_and_says_what_is_missing(tmp_path: Path) -> None:
+    found = (
+        point(PARTS[0], 1.4),
+        point(PARTS[1], 1.5),
+        point(Part("medusa", 100, 3), 1.3),
+        point(Part("dspark", 100, 3), 1.35),
+    )
     measured, file = Measured("models/smollm2-135m", "abc", found), tmp_path / "heads.json"
     assert read(file, "models/smollm2-135m", "abc") == Measured("models/smollm2-135m", "abc")
     write(file, measured)
@@ -125,7 +157,9 @@ def test_the_page_shows_each_part_and_says_what_is_missing(tmp_path: Path) -> No
         "| eagle3-32-10 | 32 | 14,000 | 72 | 9.8 M | 1.6 min | 12.90 | 1.40 [1.30, 1.50] | 1.40 [1.30, 1.50] |" in text
     )
     assert "| medusa-100-3 | 100 | 14,000 | 72 | 9.8 M | 1.6 min | 12.90 | – | 1.30 [1.20, 1.40] |" in text
-    assert "Not measured in this edition: distill-100-3, eagle3-100-10" in text and "specbench train eagle3 …" in text
+    assert "| dspark-100-3 | 100 | 14,000 | 72 | 9.8 M | 1.6 min | 12.90 | 1.35 [1.25, 1.45] | – |" in text
+    assert "in this edition: distill-100-3, mtp-100-3, dflash-100-3, peagle-100-3, eagle3-100-10" in text
+    assert "specbench train eagle3 …" in text
     draw(found, tmp_path / "heads.png")
     assert (tmp_path / "heads.png").stat().st_size > 5000
 
@@ -145,17 +179,19 @@ def test_the_whole_tool_goes_on_where_it_was(specbench: Run, tmp_path: Path, mon
     monkeypatch.setattr("specbench.training.train.cache_folder", lambda: tmp_path / "cache")
     small: Any = ("--set", f"data.column={COLUMN}", "--set", "max_new_tokens=8", "--threads", "1")
     monkeypatch.setattr(parts, "COMMON", small)
-    monkeypatch.setitem(
-        parts.SETTINGS, "eagle3", ("--set", "eagle3.validation_share=0", "--set", "eagle3.batch_size=4")
-    )
+    for kind in ("eagle3", "mtp", "dflash"):
+        settings = ("--set", f"{kind}.validation_share=0", "--set", f"{kind}.batch_size=4")
+        own = ("--set", "dflash.num_layers=1", "--set", "dflash.block_size=4") if kind == "dflash" else ()
+        monkeypatch.setitem(parts.SETTINGS, kind, (*settings, *own))
     monkeypatch.setattr(parts, "RUN", ("--limit", "1", "--set", "generation.max_new_tokens=4", "--threads", "1"))
-    monkeypatch.setattr(tool, "PARTS", (Part("eagle3", 8, 1),))
-    monkeypatch.setattr("tools.heads.page.PARTS", (Part("eagle3", 8, 1), Part("medusa", 8, 1)))
+    monkeypatch.setattr(tool, "PARTS", tuple(Part(kind, 8, 1) for kind in ("eagle3", "mtp", "dflash")))
+    monkeypatch.setattr("tools.heads.page.PARTS", (*tool.PARTS, Part("medusa", 8, 1)))
     words = ["heads", "embedded:target", "--work", str(tmp_path / "work"), "--output", str(tmp_path / "docs")]
     monkeypatch.setattr("sys.argv", words)
     tool.main()
     text = (tmp_path / "docs" / "heads.md").read_text()
-    assert "| eagle3-8-1 | 8 |" in text and "Not measured in this edition: medusa-8-1" in text
+    assert all(f"| {kind}-8-1 | 8 |" in text for kind in ("eagle3", "mtp", "dflash"))
+    assert "Not measured in this edition: medusa-8-1" in text
     assert (tmp_path / "docs" / "heads.png").exists()
     monkeypatch.setattr(Workplace, "_run", lambda *_: pytest.fail("it is there"))
     tool.main()

@@ -18,6 +18,7 @@ KINDS = (
     "eagle",
     "eagle3",
     "peagle",
+    "mtp",
     "dflash",
     "dspark",
     "domino",

@@ -15,8 +15,8 @@ from specbench.core.files import write_atomically
 from tools.commands import ROOT, link
 from tools.drafters.workplace import Workplace
 
-from .page import PICTURE, Measured, draw, page, point_of, read, write
-from .parts import PARTS, measure, train
+from .page import FILE, PICTURE, Measured, draw, page, point_of, read, write
+from .parts import GUESSED, PARTS, measure, train
 from .prompts import digest_of, split_rows
 
 OUTPUT = ROOT / "docs" / "measured"
@@ -24,22 +24,32 @@ OUTPUT = ROOT / "docs" / "measured"
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.heads", description=__doc__)
-    parser.add_argument("model", help="target: a folder or a hub id")
+    parser.add_argument("model", nargs="?", help="target: a folder or a hub id")
     parser.add_argument("--data", type=Path, help="folder with gsm8k/*.jsonl and spec_bench/*.jsonl, else the samples")
-    parser.add_argument("--work", type=Path, help="work folder; by default one of the prompts' digest, under runs")
+    parser.add_argument("--work", type=Path, help="work folder; by default runs/heads")
     parser.add_argument("--only", help="comma-separated parts, such as eagle3-32-10")
+    parser.add_argument("--list", action="store_true", help="list the parts, with estimates for one idle core")
     parser.add_argument("--page-only", action="store_true", help="train and measure nothing")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="folder of the page and its picture")
     given = parser.parse_args()
-    place = Workplace((given.work or Path("runs") / "heads").resolve())
-    transformers.utils.logging.disable_progress_bar()
     names = [part.name for part in PARTS]
     chosen = given.only.split(",") if given.only else names
     if unknown := sorted({*chosen} - {*names}):
         raise SystemExit(f"--only {','.join(unknown)}: no such part: choose among {', '.join(names)}")
+    file = given.output / "heads.json"
+    if given.list:
+        done = {point.part.name for point in FILE.validate_json(file.read_bytes()).points} if file.exists() else set()
+        for part in PARTS:
+            if part.name in chosen:
+                estimate = f"about {part.minutes:.0f} min{', a guess' if part.kind in GUESSED else ''}"
+                print(f"{part.name:<16} {'measured' if part.name in done else estimate}")
+        return
+    if given.model is None:
+        parser.error("MODEL is missing")
+    place = Workplace((given.work or Path("runs") / "heads").resolve())
+    transformers.utils.logging.disable_progress_bar()
     num_prompts = split_rows(place, given.data)
     target = linked(place, given.model)
-    file = given.output / "heads.json"
     measured = read(file, target, digest_of(place))
     for part in PARTS if not given.page_only else ():
         known = {point.part.name: point for point in measured.points}

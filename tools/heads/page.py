@@ -15,11 +15,14 @@ from specbench.results.row import Row
 from tools.drafters.cells import interval, number, table
 from tools.drafters.workplace import Workplace
 
-from .parts import NODES, NUM_DRAFT_TOKENS, PARTS, SETTINGS, Part
+from .parts import NODES, NUM_DRAFT_TOKENS, PARTS, Part
 
 PICTURE = "heads.png"
 STEPS = (25, 50, 75, 100, 150, 200, 300, 400, 500, 700)  # of the validation losses that are shown
-TITLES = {"eagle3": "EAGLE-3", "medusa": "Medusa", "distill": "distilled drafter"}
+TITLES = {
+    "eagle3": "EAGLE-3", "medusa": "Medusa", "distill": "distilled drafter", "peagle": "P-EAGLE",
+    "mtp": "multi-token prediction", "dflash": "DFlash", "dspark": "DSpark",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,8 @@ its weights are dequantised from a Q4_1 file and differ from the hub's. The trai
   are measured, and none of their questions is learnt. Digest of both halves: {measured.prompts}.
 - **Answers**: the target's own, greedy, at most 192 tokens, in batches of 32.
 - **Training**: {row.device}; bfloat16 passes, float32 weights; one setting for all parts of a kind. The learning
-  rate of EAGLE-3 was chosen on the validation loss of 30 steps. Measured rows took no part in any choice.
+  rate of EAGLE-3 was chosen on the validation loss of 30 steps; P-EAGLE, DFlash, DSpark and the layer for multi-token
+  prediction have the same. Measured rows took no part in any choice.
 - **Measured**: {row.n} prompts of Spec-Bench (mt_bench with both turns, translation, qa, math_reasoning), greedy, at
   most 64 tokens a turn, {row.dtype}. Chains draft {NUM_DRAFT_TOKENS} tokens, trees have {NODES} nodes. {versions}.
 - Other programs ran on the machine: speed-ups are rough. τ, α and CPU time do not depend on them.{missing}
@@ -202,10 +206,10 @@ def draw(found: Sequence[Point], path: Path) -> None:
         for (of, kind, count), members in lines.items():
             members.sort(key=lambda point: point.num_steps)
             taus = [point.rows[kind].metric("mean_acceptance_length") for point in members]
-            color = f"C{list(SETTINGS).index(of) * 2 + (kind == 'tree')}"
-            marker = {32: "o", 100: "s", 300: "D"}.get(count, "^")
+            color = f"C{list(TITLES).index(of)}"
+            style = {32: "o", 100: "s", 300: "D"}.get(count, "^") + ("--" if kind == "tree" else "-")
             axes.errorbar([point.num_steps for point in members], [tau.value for tau in taus], yerr=reach(taus),
-                          fmt=f"{marker}-", capsize=3, color=color,
+                          fmt=style, capsize=3, color=color,
                           label=f"{TITLES[of]}, {kind}, {count} answers")  # fmt: skip
         axes.set_xscale("log")
         ticks = sorted({100, *(point.num_steps for point in found if point.num_steps > 100)})

@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from specbench.results.row import MIN_ORDERS
 from tools.commands import ROOT
 
 from .models import GEMMA, QWEN, QWEN_DRAFTER, QWEN_DRAFTER_GGUF, QWEN_GGUF, SMOLLM, RealModel
@@ -168,7 +169,7 @@ NO_STOP = "generation.stop=[]"
 MEMORIES = ("suffix", "sam", "ngram-mod")
 LENGTHS = (*(f"sd-{length}" for length in FIXED_LENGTHS), *CALIBRATED)
 SELF = ("self-quantized", "self-quantized-int4", "self-skip", "self-skip-swift", "self-window", "jacobi", "cascade")
-DRAFTING, NUM_ORDERS = "drafting", 5
+DRAFTING = "drafting"
 
 
 def curve(divergence: str) -> tuple[str, ...]:
@@ -206,7 +207,7 @@ def drafting(
         Cell(cold, DRAFTING, data, ("pld", *MEMORIES), minutes[0], drafter=None),
         Cell(f"{name}-warm", DRAFTING, data, memories, minutes[1], drafter=None, after=(cold,),
              settings=(f"drafter.memory=cells/{cold}",)),
-        Cell(f"{name}-orders", DRAFTING, few, memories, minutes[2], drafter=None, repeats=NUM_ORDERS,
+        Cell(f"{name}-orders", DRAFTING, few, memories, minutes[2], drafter=None, repeats=MIN_ORDERS,
              settings=("drafter.memory=run",)),
         Cell(f"{name}-lengths", DRAFTING, others, LENGTHS, minutes[3], after=CALIBRATION),
         Cell(f"{name}-self", DRAFTING, others, SELF, minutes[4]),

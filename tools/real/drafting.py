@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 from specbench.analysis.draft_lengths import length_name
 from specbench.report.captions import marked_speedup, verdict_word
 from specbench.results.metric_format import number, speed, with_interval
-from specbench.results.row import Row
+from specbench.results.row import MIN_ORDERS, Row
 from specbench.statistics.bootstrap import Estimate
 from tools.drafters.cells import table
 
-from .cells import CALIBRATED, CALIBRATION, CELLS, DRAFTING, FIXED_LENGTHS, MEMORIES, NUM_ORDERS, Cell
+from .cells import CALIBRATED, CALIBRATION, CELLS, DRAFTING, FIXED_LENGTHS, MEMORIES, Cell
 from .lengths import Mix, StepCosts, rates_of
 from .measured import Measured
 from .page import below, conditions, data_words, differing
@@ -17,7 +17,7 @@ from .page import below, conditions, data_words, differing
 PAGE = "drafting.md"
 TITLES = {"humaneval": "HumanEval", "gsm8k": "GSM8K", "mt-bench": "MT-Bench, first turns",
           "trace": "A repeated trace of an agent", "wmt": "WMT22, German to English"}  # fmt: skip
-MEMORY_KINDS = {"cold": "cold", "warm": "warm", "orders": f"{NUM_ORDERS} orders"}
+MEMORY_KINDS = {"cold": "cold", "warm": "warm", "orders": f"{MIN_ORDERS} orders"}
 KINDS = {**{end: f"memory, {kind}" for end, kind in MEMORY_KINDS.items()}, "lengths": "length", "self": "itself",
          "gguf": "its file"}  # fmt: skip
 MIXED = ("humaneval", "wmt")
@@ -84,7 +84,7 @@ def head(found: Measured) -> str:
     most = {(cell.data.task, cell.data.folder): cell for cell in sorted(own_cells(), key=lambda cell: cell.data.limit)}
     behind = [f"{cell.data.num_prompts} rows of {cell.data.task}" for cell in own_cells() if cell.name in CALIBRATION]
     return HEAD.format(
-        conditions=conditions(found, done) or NOT_YET.strip(), data=data_words(list(most.values())), orders=NUM_ORDERS,
+        conditions=conditions(found, done) or NOT_YET.strip(), data=data_words(list(most.values())), orders=MIN_ORDERS,
         behind=" and ".join(behind), missing=", ".join(left) or "–",
         measured=", ".join(f"{cell.name} (n = {found.row(cell.name, 'ar').n})" for cell in done) or "–",
     )  # fmt: skip
@@ -150,10 +150,14 @@ def memory_part(found: Measured) -> str:
         cells = cells_of(found, task)
         for method in MEMORIES:
             names = {end: cells[end].name for end in MEMORY_KINDS if end in cells and method in cells[end].methods}
-            shown = [
-                marked_speedup(found.row(names[end], method), found.row(names[end], "ar")) if end in names else "–"
-                for end in MEMORY_KINDS
-            ]
+            shown = []
+            for end in MEMORY_KINDS:
+                if end not in names:
+                    shown.append("–")
+                    continue
+                row = found.row(names[end], method)
+                few = f" ({row.repeats} orders only)" if end == "orders" and row.repeats < MIN_ORDERS else ""
+                shown.append(marked_speedup(row, found.row(names[end], "ar")) + few)
             gain = "–"
             if "cold" in names and "warm" in names:
                 gain = with_interval(found.between((names["cold"], method), (names["warm"], method), "speedup"))

@@ -47,7 +47,7 @@ def method_lines(method: MethodSpec, call: str) -> Iterator[str]:
     if models := embedded(method):
         yield from folded(f"models without --target: {', '.join(models)}")
     yield from tree_lines(method)
-    yield from look_up_lines(method)
+    yield from draft_lines(method)
     yield from length_lines(method)
     yield from section("parameters", (line for key in keys for line in key.lines()))
     swept = [f"{key}: {', '.join(map(shown, values))}" for key, values in method.sweep.items()]
@@ -267,18 +267,21 @@ def tree_lines(method: MethodSpec) -> Iterator[str]:
     )
 
 
-def look_up_lines(method: MethodSpec) -> Iterator[str]:
-    """Yields the drawing of a look-up, or of another draft, and the step of a method whose drafter has one."""
-    if method.decoder is not None or method.routes is not None or method.drafter.features.drawing is None:
+def draft_lines(method: MethodSpec) -> Iterator[str]:
+    """Yields the drawing of a look-up or of another draft, if its drafter has one, and the step of a method that drafts
+    chains."""
+    if method.decoder is not None or method.routes is not None or method.drafter.type == "none":
         return
     features = method.drafter.features
-    lines, text = features.drawing(**method.drafter.options)  # type: ignore[misc]
-    heading, nothing = "a block" if features.drafts_at_once else "a draft", ""
-    if features.looks_up:
-        heading, nothing = "a look-up", ", or its last token alone if nothing was found"
-    yield from section(heading, [*(f"  {line}" for line in lines), "", *folded(text, 2)])
+    if features.drawing is not None:
+        lines, text = features.drawing(**method.drafter.options)
+        heading = "a look-up" if features.looks_up else "a block" if features.drafts_at_once else "a draft"
+        yield from section(heading, [*(f"  {line}" for line in lines), "", *folded(text, 2)])
+    elif method.draft_length is not None:  # whose step `length_lines` has
+        return
     if proposes_trees(method):  # whose step `tree_lines` has
         return
+    nothing = ", or its last token alone if nothing was found" if features.looks_up else ""
     yield from step_lines(
         method,
         draft="",

@@ -38,7 +38,7 @@ from specbench.decoding.verification import Rejection
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.heads import HEADS, published_head
 from specbench.models.heads.checkpoints import HeadCheckpoint, HeadRevision, medusa_heads_of_target, read_checkpoint
-from specbench.models.heads.eagle import EagleModel, load_mtp
+from specbench.models.heads.eagle import EagleModel, MtpHead, load_mtp
 from specbench.models.heads.eagle_checkpoint import (
     NORM_OUTPUT,
     NormOutput,
@@ -47,6 +47,7 @@ from specbench.models.heads.eagle_checkpoint import (
     norm_readings,
 )
 from specbench.models.heads.medusa import load_medusa
+from specbench.models.heads.mtp import MtpLayerHead, load_mtp_layer
 from specbench.models.meters import Clock, PassLog
 from specbench.models.scoring import Output
 from specbench.specs.components import DraftTemperature
@@ -189,7 +190,36 @@ def norm_output_reading(checkpoint: HeadCheckpoint, target: CausalLM, given: Nor
     return known[key]
 
 
-@DRAFTERS.register("eagle", needs=NEEDS)
+Drawing = tuple[tuple[str, ...], str]
+EAGLE_STATES = {
+    "eagle": "the target's last hidden state", "eagle3": "joined of three of the target's hidden states",
+}  # fmt: skip
+
+
+def chain_drawing(network: str, first: str, passes: str = "a draft pass for each") -> Drawing:
+    """Returns the drawing of a head's chain, or of a path of its tree. `first`: what the target's states are before the
+    head reads them."""
+    return (
+        "text    The cat sat  on         the target has read these tokens, but not the last one",
+        "state            h(sat)  s(1)  s(2)     h: the target's, s: the head's own",
+        "token               on   the   mat",
+        f"draft              the   mat    .       {passes}",
+    ), (
+        f"A pass of {network} reads the state before a token and the token, and drafts the next one. h is {first}; "
+        "s(i) is the output of pass i. The first pass of a step also reads the states of all tokens that the target "
+        "has read since the last step, whose keys and values stay; those of s(1), s(2), … are dropped then."
+    )
+
+
+def eagle_drawing(*, head: str = "eagle3", **_: object) -> Drawing:
+    return chain_drawing("the head", EAGLE_STATES[head])
+
+
+def eagle_tree_drawing(*, head: str = "eagle3", **_: object) -> Drawing:
+    return chain_drawing("the head", EAGLE_STATES[head], "a path of the tree; a draft pass for each level")
+
+
+@DRAFTERS.register("eagle", needs=NEEDS, drawing=eagle_drawing)
 def eagle_chain_drafter(
     models: ModelPair, sampling: Sampling, *, head: Head = "eagle3", path: HeadPath = None,
     revision: HeadRevision = None, norm_output: NormOutputOption = None, temperature: DraftTemperature = None,
@@ -203,17 +233,46 @@ def eagle_chain_drafter(
     )  # fmt: skip
 
 
-MTP_NEEDS = "a layer for multi-token prediction in the target's checkpoint (one that transformers loads)"
+MTP_NEEDS = (
+    "a layer for multi-token prediction in the target's checkpoint (one that transformers loads), or a file of one "
+    "(`specbench train mtp`, and drafter.path)"
+)
+MTP_PATH = "Folder or hub id of the layer in the layout of speculators; null: the one in the target's own checkpoint."
 
 
-@DRAFTERS.register("mtp", needs=MTP_NEEDS, embedded=False)
-def mtp_drafter(models: ModelPair, sampling: Sampling, *, temperature: DraftTemperature = None) -> EagleDrafter:
-    """The target's own layer for multi-token prediction drafts a chain, with the run's sampling parameters or its own
-    temperature. It drafts every token after the first from its own output."""
+def mtp_drawing(**_: object) -> Drawing:
+    return chain_drawing("the layer", "the target's last hidden state, behind its norm")
+
+
+@DRAFTERS.register("mtp", needs=MTP_NEEDS, embedded=False, drawing=mtp_drawing)
+def mtp_drafter(
+    models: ModelPair, sampling: Sampling, *,
+    path: Annotated[str | None, Field(min_length=1, description=MTP_PATH)] = None, revision: HeadRevision = None,
+    temperature: DraftTemperature = None, beyond_context: BeyondHead = None,
+) -> EagleDrafter:  # fmt: skip
+    """A layer for multi-token prediction drafts a chain, with the run's sampling parameters or its own temperature. It
+    drafts every token after the first from its own output."""
     target = models.target
-    model = EagleModel(load_mtp(target), target.vocab_size, target.eos_token_ids)
+    if path is None:
+        for key, value in (("revision", revision), ("beyond_context", beyond_context)):
+            if value is not None:
+                raise ConfigError(
+                    f"drafter.{key} = '{value}': is of a file, and no drafter.path is given: leave it out"
+                )
+        head: MtpHead | MtpLayerHead = load_mtp(target)
+        name, its_revision, trained_length = target.name, target.revision, None
+    else:
+        checkpoint = read_checkpoint(path, revision)
+        checkpoint.expect("mtp")
+        head, name, its_revision = load_mtp_layer(checkpoint, target), checkpoint.name, checkpoint.revision
+        trained_length = decoder_settings(checkpoint, "mtp").get("max_position_embeddings")
+        if beyond_context == "pause" and trained_length is None:
+            raise checkpoint.problem("config.json has no max_position_embeddings: leave drafter.beyond_context out")
+    model = EagleModel(head, target.vocab_size, target.eos_token_ids)
     drafter = EagleDrafter(model, ModelDrafter(model, sampling.at(temperature)))
-    drafter.name, drafter.revision = target.name, target.revision
+    drafter.name, drafter.revision, drafter.trained_length = name, its_revision, trained_length
+    if beyond_context == "pause":
+        drafter.pauses_at = trained_length
     return drafter
 
 
@@ -235,6 +294,7 @@ def eagle_shape(*, top_k: int | None = None, num_nodes: int | None = None, **opt
 @DRAFTERS.register(
     "eagle_tree",
     needs=NEEDS,
+    drawing=eagle_tree_drawing,
     tree_shape=eagle_shape,
     draws=lambda top_k=None, **options: {"fixed"} if top_k is not None else possible_draws(**options),
 )

@@ -52,7 +52,7 @@ HEADS = {
         "Qwen/Qwen3-8B": "Huang2020/Qwen3-8B-Domino-b16",
     },
 }
-TRAINED_HERE = ("medusa", "eagle", "eagle3", "peagle", "dflash", "dspark", "domino")
+TRAINED_HERE = ("medusa", "eagle", "eagle3", "peagle", "mtp", "dflash", "dspark", "domino")
 
 
 def published_head(kind: str, target: str) -> str:

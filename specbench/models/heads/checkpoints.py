@@ -98,7 +98,7 @@ def read_tensors(names: dict[str, Path]) -> Tensors:
     return tensors
 
 
-Kind = Literal["medusa", "eagle", "eagle3", "peagle", "dflash", "dspark", "domino"]
+Kind = Literal["medusa", "eagle", "eagle3", "peagle", "mtp", "dflash", "dspark", "domino"]
 BLOCK_KINDS: dict[Kind, str] = {  # heads that draft blocks → a tensor that only they have
     "domino": "prefix_gru.weight_ih_l0", "dspark": "markov_head.markov_w1.weight",
 }  # fmt: skip
@@ -112,6 +112,7 @@ EAGLE_LAYER = re.compile(r"(midlayer|layers\.0)\.")
 UNSUPPORTED_FORMATS = {
     "dflash2": "DFlash2", "lilicorr": "LiLiCorr", "mtp": "MTP",
 }  # fmt: skip
+MTP_LAYER = "mtp_layers.0."  # begins the tensors of a layer for multi-token prediction in files of speculators
 MASK_STATE = "mask_hidden"  # a tensor that only P-EAGLE has
 SPECULATORS = "speculators_model_type"
 MAX_PROBLEMS = 4  # problems that one message lists
@@ -133,8 +134,10 @@ class HeadCheckpoint:
 
     @property
     def kind(self) -> Kind:
-        """medusa, eagle (EAGLE-1 and EAGLE-2), eagle3, peagle, or a head that drafts blocks: dflash, dspark or domino.
-        Raises ConfigError if the tensors fit none of them, or if the configuration contradicts the tensors."""
+        """medusa, eagle (EAGLE-1 and EAGLE-2), eagle3, peagle, mtp, or a head that drafts blocks: dflash, dspark or
+        domino. Raises ConfigError if the tensors fit none of them, or if the configuration contradicts the tensors."""
+        if any(name.startswith(MTP_LAYER) for name in self.tensors):
+            return "mtp"
         if "fc.weight" not in self.tensors:
             return "medusa"
         if CONTEXT_NORM in self.tensors:
@@ -268,6 +271,8 @@ def head_tensors(folder: Path, config: Config) -> Tensors:
     names = tensor_names(weights_of(folder))
     if of_heads := {name: path for name, path in names.items() if name.startswith(MEDUSA_PREFIX)}:
         return {name.removeprefix(MEDUSA_PREFIX): tensor for name, tensor in read_tensors(of_heads).items()}
+    if config.get(SPECULATORS) == "mtp" and names and all(name.startswith(MTP_LAYER) for name in names):
+        return read_tensors(names)
     words = HeadCheckpoint("", None, config, {}).claims()
     found = next((title for word, title in UNSUPPORTED_FORMATS.items() if any(word in claim for claim in words)), None)
     if found is None and any(name.startswith(("mtp.", "model.mtp.")) or ".eh_proj." in name for name in names):

@@ -221,9 +221,9 @@ HEAD = """# A session with a board
 
 `python -m tools.board_session --write` writes this page. A maintainer, a submitter and a re-runner have clones of one
 repository on one machine (two cores of {device}); what each did is one command per line, with seconds by the clock and
-of the CPU, {seconds:.0f} s in all. [Keep a board for others](../guide/board.md) explains the commands. The tiny embedded
-pair is measured while the session runs; the real pair is a cell of [Real pairs](real.md) and its repetition on another
-day. The board asks for signatures, and knows the keys of `ada@example.org` and `bob@example.org`."""
+of the CPU, {seconds:.0f} s in all. [Keep a board for others](../guide/board.md) explains the commands. The tiny
+embedded pair is measured while the session runs; the real pair is a cell of [Real pairs](real.md) and its repetition on
+another day. The board asks for signatures, and knows the keys of `ada@example.org` and `bob@example.org`."""
 
 
 def main() -> None:

@@ -296,6 +296,7 @@ with_options(run, "options", (
 def load(path: str | Path) -> Results:
     """Returns the results of a finished run or of a sweep, or the rows of a leaderboard file. Raises ConfigError for
     other paths."""
+    from specbench.records.records import RECORDS
     from specbench.report.sweep import RowsOfSweep
     from specbench.results.runs import read_path
     from specbench.results.sweeps import is_sweep
@@ -306,7 +307,7 @@ def load(path: str | Path) -> Results:
     if is_sweep(Path(path)):
         return Results(RowsOfSweep.read(Path(path)), Path(path))
     found = read_path(str(path), Path(path))
-    return Results(RunOutcome(found.rows, found.file.parent / "records.jsonl", found.file), Path(path))
+    return Results(RunOutcome(found.rows, found.file.parent / RECORDS, found.file), Path(path))
 
 
 def compare(

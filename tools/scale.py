@@ -5,6 +5,7 @@ process of its own.
 
     python -m tools.scale RUN --task mgsm --method sd                  # 11 subsets with 480 examples each
     python -m tools.scale RUN --task mgsm --examples 909 --output DIR  # keeps the made run
+    python -m tools.scale RUN --only "read, rows" bundle "bundle verify"
 """
 
 import argparse
@@ -21,6 +22,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from specbench.records.records import RECORDS
+
 OPEN = "import sys; from pathlib import Path; from specbench.results.runs import RecordedRun; "
 OPEN += "path = Path(sys.argv[1]); run = RecordedRun(path); "
 ROWS = "from specbench.results.leaderboard import write; from specbench.results.rows import MeasuredRun; "
@@ -33,6 +36,8 @@ COMMANDS = {
     "compare": ["-m", "specbench", "compare", "{run}:ar", "{run}:{method}"],
     "check": ["-m", "specbench", "check", "--baseline", "{run}", "--candidate", "{run}"],
     "site": ["-m", "specbench", "site", "{run}/leaderboard.json", "--output", "{run}/site"],
+    "bundle": ["-m", "specbench", "bundle", "make", "{run}", "--output", "{run}/made.tar.gz"],
+    "bundle verify": ["-m", "specbench", "bundle", "verify", "{run}/made.tar.gz"],
 }
 METHODS_OF_RUN = ("methods", "drafters", "routes")  # keys of run.json that list methods
 METHODS_OF_COMMAND = ("trained_on", "pauses", "common_ids")  # likewise of a measurement
@@ -58,17 +63,21 @@ def make_run(
     for key in ("tasks", "data"):
         content["run"][key] = {name: each for name, each in content["run"][key].items() if name in kept_tasks}
     subsets = [part for part in measurement["subsets"] if part["task"] in kept_tasks]
-    measurement["subsets"] = [{**part, "num_examples": num_examples} for part in subsets]
+    coverage = {"available": num_examples, "chosen": "all"}
+    measurement["subsets"] = [
+        {**part, "num_examples": num_examples, **({"coverage": coverage} if part.get("coverage") else {})}
+        for part in subsets
+    ]
     # 2. The records. An answer that differs from AR's is a near-tie.
     random.seed(0)
     sources: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    with (source / "records.jsonl").open(encoding="utf-8") as file:
+    with (source / RECORDS).open(encoding="utf-8") as file:
         for record in map(json.loads, file):
             record["methods"] = {name: record["methods"][name] for name in names}
             record["order"] = [name for name in record["order"] if name in names]
             sources.setdefault((record["task"], record["subset"]), []).append(record)
     different: Counter[tuple[str, str, str]] = Counter()
-    with (made / "records.jsonl").open("w", encoding="utf-8") as file:
+    with (made / RECORDS).open("w", encoding="utf-8") as file:
         for number in range(num_examples):
             for part in subsets:
                 place = part["task"], part["subset"]
@@ -86,7 +95,7 @@ def make_run(
     content["measurements"]["measurements"] = [measurement]
     for name, each in content.items():
         (made / f"{name}.json").write_text(json.dumps(each, ensure_ascii=False, indent=1), encoding="utf-8")
-    return (made / "records.jsonl").stat().st_size
+    return (made / RECORDS).stat().st_size
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -116,15 +125,16 @@ def main() -> None:
     parser.add_argument("--method", default="", help="methods, likewise")
     parser.add_argument("--examples", type=int, default=480, help="examples of each subset")
     parser.add_argument("--output", type=Path, help="where the made run is kept; otherwise it is removed")
+    parser.add_argument("--only", nargs="+", choices=COMMANDS, default=list(COMMANDS), help="these commands alone")
     options = parser.parse_args()
     made = options.output or Path(tempfile.mkdtemp())
     tasks, methods = ([name for name in text.split(",") if name] for text in (options.task, options.method))
     try:
         print(f"{make_run(options.run, made, options.examples, tasks, methods) / 1e6:.0f} MB of records")
         method = _read(made / "specs.json")["methods"][-1]["name"]
-        for name, arguments in COMMANDS.items():
-            cpu, wall, peak, status = measure([each.format(run=made, method=method) for each in arguments])
-            print(f"{name:10} {cpu:7.1f} s CPU {wall:7.1f} s {peak / 1e6:7.0f} MB  exit {status}", flush=True)
+        for name in options.only:
+            cpu, wall, peak, status = measure([each.format(run=made, method=method) for each in COMMANDS[name]])
+            print(f"{name:13} {cpu:7.1f} s CPU {wall:7.1f} s {peak / 1e6:7.0f} MB  exit {status}", flush=True)
     finally:
         if options.output is None:
             shutil.rmtree(made)

@@ -213,7 +213,7 @@ def model_lines(name: str) -> Iterator[str]:
     lines = template_lines(model.chat_template, set(tokenizer.special_tokens_map))
     yield from section("chat template", (line for each in lines for line in folded(each, 2)))
     # 3. The sampling that the checkpoint asks for.
-    sampling = sampling_of(name, None)
+    sampling, _ = sampling_of(name, None)
 
     def listed_values(values: Mapping[str, object]) -> str:
         return ", ".join(f"{key} {value}" for key, value in values.items() if value is not None)

@@ -225,12 +225,15 @@ def read_generation_config(source: str, revision: str | None, is_offline: bool) 
         raise ConfigError(f"cannot read its generation_config.json ({one_line(error)})") from error
 
 
-def sampling_of(name: str, revision: str | None) -> CheckpointSampling | None:
-    """Returns the sampling that a model's checkpoint asks for; None if it asks for none."""
+def sampling_of(name: str, revision: str | None) -> tuple[CheckpointSampling | None, str]:
+    """Returns the sampling that a model's checkpoint asks for, None if it asks for none, and what then is missing."""
     if is_gguf(name):
-        return gguf_sampling(find_gguf(name, revision).header.sampling)
+        found = gguf_sampling(find_gguf(name, revision).header.sampling)
+        return found, f"it has no keys {SAMPLING}* that do"
     config = load_generation_config(name, revision)
-    return None if config is None else checkpoint_sampling(config)
+    if config is None:
+        return None, "there is no generation_config.json"
+    return checkpoint_sampling(config), "its generation_config.json names none"
 
 
 WITHOUT_EFFECT = {"top_k": 0, "top_p": 1, "min_p": 0, "xtc_probability": 0, "penalty_repeat": 1, "mirostat": 0}
@@ -259,16 +262,10 @@ def gguf_sampling(given: Mapping[str, float]) -> CheckpointSampling | None:
 
 def model_sampling(name: str, revision: str | None) -> CheckpointSampling:
     """Returns the sampling that a model's checkpoint asks for. Raises ConfigError if it asks for none."""
-    found = sampling_of(name, revision)
+    found, missing = sampling_of(name, revision)
     if found is None:
-        if is_gguf(name):
-            what = f"it has no keys {SAMPLING}* that do"
-        elif load_generation_config(name, revision) is None:
-            what = "there is no generation_config.json"
-        else:
-            what = "its generation_config.json names none"
         raise ConfigError(
-            f"--sampling model: '{name}' asks for no sampling ({what}): take --sampling task, or give "
+            f"--sampling model: '{name}' asks for no sampling ({missing}): take --sampling task, or give "
             "--set generation.temperature=0.6 --set generation.top_p=0.95"
         )
     return found

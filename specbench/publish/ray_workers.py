@@ -24,10 +24,12 @@ from specbench.publish.workers import (
     WorkerReady,
     WorkerSettings,
 )
+from specbench.records.folder import ENVIRONMENT
 from specbench.records.records import RECORDS, RecordFile
+from specbench.results.runs import NEEDED_FILES
 
 Files = dict[str, bytes]
-RUN_FILES = ("run.json", "specs.json", "measurements.json", "leaderboard.json", "environment.json")
+FILES = tuple(name for name in (*NEEDED_FILES, ENVIRONMENT) if name != RECORDS)  # records come one by one
 
 
 class ActorHost:
@@ -66,7 +68,7 @@ class ActorHost:
 
 def files_of(folder: Path, with_records: bool = False) -> Files:
     """Returns the files of a run by name. `with_records`: includes the records."""
-    names = (*RUN_FILES, *([RECORDS] if with_records else []))
+    names = (*FILES, *([RECORDS] if with_records else []))
     return {name: (folder / name).read_bytes() for name in names if (folder / name).is_file()}
 
 

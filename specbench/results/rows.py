@@ -21,7 +21,7 @@ from specbench.core.errors import ConfigError, nearest
 from specbench.core.files import write_atomically, writing
 from specbench.core.values import text_digest
 from specbench.models.near_ties import Divergence
-from specbench.records.records import Key, keys_of
+from specbench.records.records import RECORDS, Key, keys_of
 from specbench.results.answers import BASELINE, Answer, RunAnswers, different_answers, with_same_history
 from specbench.results.metrics import accepted_tokens_per_step, metrics_of, routes_taken
 from specbench.results.row import (
@@ -526,7 +526,7 @@ def _measured_at(own: Sequence[Answer]) -> str:
     try:
         return datetime.fromtimestamp(max(times), UTC).isoformat(timespec="seconds")  # type: ignore[type-var,arg-type]
     except (TypeError, ValueError, OverflowError, OSError) as error:
-        raise ConfigError(f"records.jsonl: every record must have its time in measured_at ({error})") from error
+        raise ConfigError(f"{RECORDS}: every record must have its time in measured_at ({error})") from error
 
 
 def serving_of(

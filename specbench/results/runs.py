@@ -13,10 +13,11 @@ from specbench.core.console import counted
 from specbench.core.environment import is_installed
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.files import locked
-from specbench.records.folder import RecordedMethod, read_method_specs, read_methods, read_tasks
-from specbench.records.records import Key, Record, RecordFile, keys_of
+from specbench.records.folder import ENVIRONMENT, RecordedMethod, RunFolder, read_method_specs, read_methods, read_tasks
+from specbench.records.folder import FILE as SPECS
+from specbench.records.records import RECORDS, Key, Record, RecordFile, keys_of
 from specbench.records.store import RecordList, RecordStore
-from specbench.records.windows import LoadWindow, read_windows
+from specbench.records.windows import LOAD_RECORDS, LoadWindow, read_windows
 from specbench.results.answers import Languages, Ratings, RunAnswers
 from specbench.results.concurrency import load_row
 from specbench.results.conditions import BASELINE, flat_fields
@@ -24,14 +25,18 @@ from specbench.results.leaderboard import ROWS, load
 from specbench.results.metric_format import without_digest
 from specbench.results.paired import RowWithRecords
 from specbench.results.row import ALL, Row
-from specbench.results.rows import MeasuredRun, MeasuredSubset, Measurement, read_measurements
+from specbench.results.rows import MEASUREMENTS_FILE, MeasuredRun, MeasuredSubset, Measurement, read_measurements
 from specbench.results.scores import ScoringSpec, languages_of
 from specbench.specs.catalogue import subset_meaning, versioned_name
 from specbench.specs.method import MethodSpec
 from specbench.specs.task import TaskSpec
-from specbench.tasks.judge import JUDGED
+from specbench.tasks.judge import JUDGED, JUDGEMENTS_FILE
 
 RUN_HINT = "give the folder of a finished run, as `specbench run` prints it"
+# The files of a run: those that its rows are made of, then those of its machine, a judge, loads and later analyses.
+NEEDED_FILES = (RunFolder.IDENTITY, SPECS, MEASUREMENTS_FILE, RECORDS, ROWS)
+FAIRNESS_FILE = "fairness.json"
+RUN_FILES = (*NEEDED_FILES, ENVIRONMENT, JUDGEMENTS_FILE, LOAD_RECORDS, FAIRNESS_FILE)
 Found = TypeVar("Found")
 
 
@@ -75,7 +80,9 @@ class RecordedRun:
     @cached_property
     def identity(self) -> Mapping[str, Any]:
         """The content of run.json."""
-        return bounded.read_mapping(self.path / "run.json", "restore it from a copy, or measure again", strict=False)
+        return bounded.read_mapping(
+            self.path / RunFolder.IDENTITY, "restore it from a copy, or measure again", strict=False
+        )
 
     @cached_property
     def records(self) -> RecordStore:
@@ -118,7 +125,7 @@ class RecordedRun:
                 ) from error
             except OSError:
                 pass  # a read-only folder is read without a lock
-            records = RecordStore(RecordFile(self.path / "records.jsonl"), check)
+            records = RecordStore(RecordFile(self.path / RECORDS), check)
         if not records:
             raise ConfigError(f"run '{self.path}': has no records: {RUN_HINT}")
         return records
@@ -225,7 +232,7 @@ def run_folder_of(row: Row, file: Path) -> Path | None:
     file's folder if it is a run; otherwise None."""
     if row.run is not None:
         return file.parent / row.run
-    return file.parent if (file.parent / "records.jsonl").is_file() else None
+    return file.parent if (file.parent / RECORDS).is_file() else None
 
 
 def points_in(path: Path) -> list[Path]:
@@ -253,7 +260,7 @@ def run_path(text: str) -> tuple[Path, str | None]:
     path, method = split_detail(text)
     if not path.is_dir():
         raise ConfigError(f"run '{text}': {'is a file' if path.exists() else 'no such folder'}: {RUN_HINT}")
-    for name in (ROWS, "records.jsonl"):
+    for name in (ROWS, RECORDS):
         if not (path / name).is_file():
             raise ConfigError(f"run '{path}': has no {name}: {RUN_HINT}")
     return path, method

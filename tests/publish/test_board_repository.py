@@ -2,14 +2,17 @@
 again."""
 
 import json
+import os
 import re
 import shlex
 import shutil
+import subprocess
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import typer
 import yaml
@@ -19,7 +22,7 @@ from specbench.core.errors import ConfigError
 from specbench.publish.board import rerun as reruns
 from specbench.publish.board.check import check_submission
 from specbench.publish.board.differences import _beyond
-from specbench.publish.board.init import init_board
+from specbench.publish.board.init import WORKFLOW, init_board
 from specbench.publish.board.merge import BoardRow, by_file, first_runs, merge_board
 from specbench.publish.board.rerun import find_row
 from specbench.publish.board.spec import BoardSpec, read_board
@@ -39,6 +42,7 @@ from tests.support.bundles import independent_runs
 from tests.support.runs import run_into
 
 Specbench = Callable[..., tuple[int, str, str]]
+needs_shell = pytest.mark.skipif(shutil.which("bash") is None, reason="GitHub's runners have bash")
 
 
 @pytest.fixture(scope="module")
@@ -103,20 +107,32 @@ def test_a_new_board_works_at_once(specbench: Specbench, tmp_path: Path) -> None
 
 
 def test_the_workflow_calls_commands_that_exist_and_runs_nothing_of_a_submission(empty: Path) -> None:
-    """The rules and the workflow are the board's; the job that reads a submission may not write."""
-    text = (empty / ".github" / "workflows" / "board.yml").read_text("utf-8")
+    """The rules and the workflow are the board's; jobs that read bundles may not write, and those that write read
+    none."""
+    text = (empty / WORKFLOW).read_text("utf-8")
     workflow = yaml.load(text, yaml.BaseLoader)
     assert set(workflow["on"]) == {"pull_request_target", "push"} and workflow["permissions"] == {}
-    check, comment = workflow["jobs"]["check"], workflow["jobs"]["comment"]
-    assert check["permissions"] == {"contents": "read"} and comment["permissions"] == {"pull-requests": "write"}
-    checkout = check["steps"][0]["with"]
-    assert checkout["persist-credentials"] == "false" and checkout["path"] == "submission"
-    assert not any("checkout" in str(step.get("uses")) for step in comment["steps"])
-    publish = workflow["jobs"]["publish"]
-    (deploying,) = (step for step in publish["steps"] if str(step.get("uses")).startswith("actions/deploy-pages@"))
-    assert publish["environment"]["name"] == "github-pages", "GitHub refuses a site of a job without an environment"
-    assert publish["permissions"]["pages"] == publish["permissions"]["id-token"] == "write"
-    assert f"steps.{deploying['id']}.outputs.page_url" in publish["environment"]["url"]
+    jobs = workflow["jobs"]
+    reading = {name for name, job in jobs.items() if any("specbench" in str(step.get("run")) for step in job["steps"])}
+    assert reading == {"check", "merge"}
+    for name, job in jobs.items():
+        uses = {str(step["uses"]).split("@")[0]: step.get("with", {}) for step in job["steps"] if "uses" in step}
+        if name in reading:
+            assert job["permissions"] == {"contents": "read"}
+            assert uses["actions/checkout"]["persist-credentials"] == "false"
+        else:
+            assert not uses.keys() & {"actions/setup-python"} and job["needs"] in reading
+    assert {name: job["permissions"] for name, job in jobs.items() if name not in reading} == {
+        "comment": {"pull-requests": "write"}, "commit": {"contents": "write"},
+        "pages": {"pages": "write", "id-token": "write"},
+    }  # fmt: skip
+    assert jobs["check"]["steps"][0]["with"]["path"] == "submission"
+    assert [str(step["uses"]).split("@")[0] for step in jobs["commit"]["steps"] if "uses" in step] == [
+        "actions/checkout", "actions/download-artifact",
+    ], "a checkout of the board, which the push of a submission cannot change"  # fmt: skip
+    [deploying] = jobs["pages"]["steps"]
+    assert jobs["pages"]["environment"]["name"] == "github-pages", "GitHub refuses a site without an environment"
+    assert f"steps.{deploying['id']}.outputs.page_url" in jobs["pages"]["environment"]["url"]
     group = typer.main.get_command(make_app(["board"]))
     commands = [line for line in re.findall(r"run: (specbench .*)", text)]
     assert len(commands) == 2 and "<" not in "".join(commands)
@@ -126,6 +142,74 @@ def test_the_workflow_calls_commands_that_exist_and_runs_nothing_of_a_submission
     assert len(set(installs)) == 1 and installs[0].startswith("specbench-lm==")
     untrusted = r"\$\{\{ *github\.(head_ref|event\.pull_request\.(title|body|head\.(ref|label)))"
     assert not re.search(untrusted, text), "texts of strangers in a shell"
+
+
+def test_the_workflow_is_of_github_s_form(empty: Path) -> None:
+    """As far as a schema tells without GitHub: keys and values of every job, and what its parts name of each other."""
+    schemas = pytest.importorskip("check_jsonschema.builtin_schemas", reason="pip install check-jsonschema")
+    validator = jsonschema.Draft7Validator(schemas.get_builtin_schema("vendor.github-workflows"))
+    text = (empty / WORKFLOW).read_text("utf-8")
+
+    def parsed(text: str) -> Any:  # YAML 1.1 reads the key on as true
+        return {"on" if key is True else key: value for key, value in yaml.safe_load(text).items()}
+
+    assert [error.message for error in validator.iter_errors(parsed(text))] == []
+    for right, wrong in (("contents: read", "contents: some"), ("runs-on:", "runs_on:"), ("needs: merge", "needs: 1")):
+        assert not validator.is_valid(parsed(text.replace(right, wrong))), "a control"
+    jobs = parsed(text)["jobs"]
+    for job in jobs.values():
+        needed = {job["needs"]} if "needs" in job else set()
+        assert needed <= jobs.keys()
+        written = json.dumps(job)
+        assert set(re.findall(r"needs\.(\w+)\.", written)) <= needed
+        assert set(re.findall(r"steps\.(\w+)\.", written)) <= {step.get("id") for step in job["steps"]}
+        for name, output in re.findall(r"needs\.(\w+)\.outputs\.(\w+)", written):
+            assert output in jobs[name]["outputs"]
+    uploaded, fetched = (
+        {step["with"]["name"] for job in jobs.values() for step in job["steps"] if f"/{verb}-artifact" in str(step)}
+        for verb in ("upload", "download")
+    )
+    assert uploaded == fetched
+
+
+@needs_shell
+def test_what_the_job_that_commits_does(merged: Path, tmp_path: Path) -> None:
+    """Its script in a clone: rows of a merge are pushed, nothing else is; without news, and after another push, it
+    succeeds and pushes nothing."""
+    steps = yaml.safe_load((merged / WORKFLOW).read_text("utf-8"))["jobs"]["commit"]["steps"]
+    [script] = [step["run"] for step in steps if "run" in step]
+    git(tmp_path, "init", "-q", "--bare", "-b", "main", "origin.git")
+    board = new_board(tmp_path / "board")
+    git(board, "init", "-q", "-b", "main")
+    git(board, "add", "-A")
+    git(board, "commit", "-q", "-m", "A board")
+    git(board, "remote", "add", "origin", "../origin.git")
+    git(board, "push", "-q", "-u", "origin", "main")
+
+    def run_job(begun_at: str) -> None:
+        rows = tmp_path / "runner" / "rows"
+        rows.mkdir(parents=True)
+        for name in ("leaderboards", "BOARD.md", "RULES.md"):
+            (shutil.copytree if (merged / name).is_dir() else shutil.copy)(merged / name, rows / name)
+        clone = tmp_path / "runner" / "work"
+        git(tmp_path, "clone", "-q", "origin.git", str(clone))
+        git(clone, "reset", "-q", "--hard", begun_at)
+        environment = os.environ | {"RUNNER_TEMP": str(rows.parent), "GITHUB_SHA": begun_at}
+        subprocess.run(["bash", "-e", "-o", "pipefail", "-c", script], cwd=clone, env=environment, check=True)
+        shutil.rmtree(rows.parent)
+
+    def pushed() -> str:
+        return git(tmp_path / "origin.git", "rev-parse", "main").strip()
+
+    first = pushed()
+    run_job(first)
+    second = pushed()
+    changed = git(board, "fetch", "-q") + git(board, "diff", "--name-only", first, second)
+    assert second != first and {name.split("/")[0] for name in changed.split()} == {"leaderboards", "BOARD.md"}
+    run_job(second)
+    assert pushed() == second, "nothing new"
+    run_job(first)
+    assert pushed() == second, "the run of the later push has these rows, too"
 
 
 # 2. board.yaml

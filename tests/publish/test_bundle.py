@@ -17,7 +17,7 @@ from specbench.publish.bundle.archive import unpack, write_archive
 from specbench.publish.bundle.crate import About, Author
 from specbench.publish.bundle.make import make_bundle
 from specbench.publish.bundle.signature import sign
-from specbench.publish.bundle.tables import as_json
+from specbench.publish.bundle.tables import as_json, tables
 from specbench.publish.bundle.verify import CONTENT, checklist, levels_of, verified, verify
 from specbench.records.records import RecordFile
 from specbench.report.display import columns
@@ -156,6 +156,21 @@ def test_independent_runs_agree(runs: list[Path], tmp_path: Path) -> None:
     assert [each["variance_between"] for each in of_length] == [0.0], "τ of greedy answers is the same in every run"
     low, high = next(each for each in told["effects"] if each["metric"] == "speedup")["prediction"]
     assert low < high
+
+
+def test_sampled_runs_of_other_seeds_agree_within_their_draws(tmp_path: Path) -> None:
+    """Their answers are draws, which nobody compares; τ is, within the interval of its change by prompt."""
+    runs = independent_runs(tmp_path, 2, temperature=1.0)
+    with verified([bundled(runs, tmp_path / "both.tar.gz")]) as found:
+        [of_ar, of_sd] = as_json(verify(found))["agreements"]
+        marks = [verify(found).level_of(found[0], each).rerun for each in found[0].rows]
+        [table] = [each for each in tables(verify(found)) if each.title == "Runs of one configuration"]
+    assert of_sd["answers"] is None and of_ar["answers"] is None and "sampled" in str(table.rows)
+    [length] = [each for each in of_sd["changes"] if each["metric"] == "mean_acceptance_length"]
+    assert length["value"] != 1 and length["low"] < 1 < length["high"] and length["normalized_error"] < 1
+    assert [mark and mark.num_runs for mark in marks] == [2] * 4
+    wrong = [f"{row.place}: {row.wrong}" for row in found[0].rows if row.wrong]
+    assert not wrong
 
 
 def test_a_copied_run_is_no_other_run(runs: list[Path], tmp_path: Path) -> None:

@@ -15,14 +15,18 @@ ABOUT = About("Made for a test")
 NOTHING = Scrubber()
 
 
-def independent_runs(folder: Path, number: int, limit: int = 6, methods: str = "sd") -> list[Path]:
-    """Runs of the same configuration, as processes of their own would have made them."""
+def independent_runs(
+    folder: Path, number: int, limit: int = 6, methods: str = "sd", temperature: float | None = None
+) -> list[Path]:
+    """Runs of the same configuration, as processes of their own would have made them; sampled ones have other seeds."""
     made = []
     before = measure.PROCESS
     try:
         for place in range(number):
             measure.PROCESS = f"process-{place}"
-            run_into(folder / f"run{place}", methods, subsets=("en",), limit=limit)
+            seed = place if temperature else 0
+            to = folder / f"run{place}"
+            run_into(to, methods, subsets=("en",), limit=limit, seed=seed, temperature=temperature)
             made.append(folder / f"run{place}")
     finally:
         measure.PROCESS = before

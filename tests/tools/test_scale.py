@@ -1,5 +1,7 @@
 """tools/scale.py makes a run folder that commands accept."""
 
+import json
+import shutil
 from pathlib import Path
 
 from specbench.records.records import RecordFile
@@ -11,9 +13,15 @@ DEMO = Path(__file__).parents[2] / "leaderboards/demo/wmt"
 
 
 def test_a_made_run_has_rows(tmp_path: Path) -> None:
-    num_bytes = make_run(DEMO, tmp_path, 6, ["wmt"], ["slem"])
+    source = Path(shutil.copytree(DEMO, tmp_path / "source"))
+    content = json.loads((source / "measurements.json").read_text("utf-8"))
+    for part in content["measurements"][-1]["subsets"]:
+        part["coverage"] = {"available": 1000, "chosen": "first"}
+    (source / "measurements.json").write_text(json.dumps(content), encoding="utf-8")
+    num_bytes = make_run(source, tmp_path, 6, ["wmt"], ["slem"])
     assert num_bytes == (tmp_path / "records.jsonl").stat().st_size
     run = RecordedRun(tmp_path)
+    assert {part.coverage and part.coverage.available for part in run.measurements[-1].subsets} == {6}
     made = MeasuredRun(run.identity, run.tasks, run.method_specs, run.measurements[-1], run.answers)
     (task,), (baseline, method) = run.tasks, run.method_specs
     subsets = made.subsets_of(task)

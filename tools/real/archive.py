@@ -9,10 +9,9 @@ from pathlib import Path
 from specbench.core.files import write_atomically
 from specbench.records.folder import ENVIRONMENT
 from specbench.records.records import RECORDS
+from specbench.results.runs import FAIRNESS_FILE, NEEDED_FILES
 
-FILES = ("run.json", "specs.json", "measurements.json", RECORDS, "leaderboard.json")
-FAIRNESS = "fairness.json"
-OPTIONAL = (FAIRNESS, ENVIRONMENT)  # runs of earlier versions have not noted their environment
+OPTIONAL = (FAIRNESS_FILE, ENVIRONMENT)  # runs of earlier versions have not noted their environment
 
 
 def pack(folder: Path, archive: Path) -> None:
@@ -20,7 +19,7 @@ def pack(folder: Path, archive: Path) -> None:
     text of the data, and the scores are in the records."""
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        for name in (*FILES, *(name for name in OPTIONAL if (folder / name).is_file())):
+        for name in (*NEEDED_FILES, *(name for name in OPTIONAL if (folder / name).is_file())):
             content = (folder / name).read_bytes()
             if name == RECORDS:
                 content = without_references(content)

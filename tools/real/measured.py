@@ -8,7 +8,7 @@ from specbench.analysis.fairness.fairness import FairnessReport
 from specbench.models.near_ties import NUM_TIES_DECODED_AGAIN
 from specbench.results.paired import pair_up
 from specbench.results.row import ALL, Row
-from specbench.results.runs import RecordedRun, finished_run, rows_of_subsets
+from specbench.results.runs import FAIRNESS_FILE, RecordedRun, finished_run, rows_of_subsets
 from specbench.statistics.bootstrap import Estimate
 
 from .cells import Cell
@@ -63,7 +63,7 @@ class Measured:
         return pair_up(one, other).change(metric).change
 
     def fairness(self, name: str) -> FairnessReport | None:
-        file = self.folders[name] / "fairness.json"
+        file = self.folders[name] / FAIRNESS_FILE
         if not file.is_file():
             return None
         return FairnessReport.model_validate_json(file.read_text(encoding="utf-8"))

@@ -16,11 +16,11 @@ import yaml
 from specbench.core.files import write_atomically
 from specbench.models.gguf.files import is_gguf
 from specbench.models.machine import commit
-from specbench.results.runs import RecordedRun
+from specbench.results.leaderboard import ROWS
+from specbench.results.runs import FAIRNESS_FILE, NEEDED_FILES, RecordedRun
 from specbench.tasks.readers import CATEGORIES
 from tools.commands import ROOT, link, run_specbench
 
-from .archive import FAIRNESS, FILES
 from .cells import CALIBRATED, LANGUAGES, Cell, fairness_words, made_methods, made_tasks, run_words
 from .lengths import calibrated
 from .models import MODELS, QWEN, QWEN_DRAFTER
@@ -110,17 +110,17 @@ class Workplace:
         self.set_aside(cell)
         if not self.has_finished(cell.name) and not self.specbench(cell.name, self.words(cell)):
             return False
-        report = self.run_folder(cell.name) / FAIRNESS
+        report = self.run_folder(cell.name) / FAIRNESS_FILE
         if cell.fairness and not report.exists():
             found = self.specbench(f"{cell.name}-fairness", fairness_words(cell, self.threads))
             if not found:
                 return False
             write_atomically(report, (self.folder / "logs" / f"{cell.name}-fairness.txt").read_text(encoding="utf-8"))
-        return all((self.run_folder(cell.name) / name).is_file() for name in FILES)
+        return all((self.run_folder(cell.name) / name).is_file() for name in NEEDED_FILES)
 
     def has_finished(self, name: str) -> bool:
         """Whether a cell's run has ended: its rows are written last."""
-        return (self.run_folder(name) / FILES[-1]).is_file()
+        return (self.run_folder(name) / ROWS).is_file()
 
     def set_aside(self, cell: Cell) -> None:
         """Renames the folder of an interrupted run of another version of specbench, which no version continues."""

@@ -34,7 +34,7 @@ from specbench.records.profile import (
     ProfilePrompts,
     ProfileSource,
 )
-from specbench.records.records import Generation, Key, Record
+from specbench.records.records import RECORDS, Generation, Key, Record
 from specbench.results.row import ALL, Row
 from specbench.results.runs import RecordedRun, RecordedRuns, read_input, run_folder_of, select_rows
 from specbench.statistics.bootstrap import MIN_PROMPTS, SHARE, Array, Estimate, Resampler, equal_values_interval
@@ -138,7 +138,7 @@ class _RowOfRun:
         return ProfileSource(
             command=row.command, engine=row.engine, device=row.device, attention=row.attention,
             pass_width=row.pass_width, versions=row.versions, commit=row.commit, created=row.created,
-            records=file_digest(self.run.path / "records.jsonl", 16),
+            records=file_digest(self.run.path / RECORDS, 16),
         )  # fmt: skip
 
 

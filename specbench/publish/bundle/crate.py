@@ -15,9 +15,16 @@ from specbench.core import bounded
 from specbench.core.console import counted
 from specbench.core.errors import ConfigError
 from specbench.core.values import WHOLE, file_digest
+from specbench.records.folder import ENVIRONMENT, RunFolder
+from specbench.records.folder import FILE as SPECS
+from specbench.records.records import RECORDS
+from specbench.records.windows import LOAD_RECORDS
+from specbench.results.leaderboard import ROWS
 from specbench.results.metric_format import number, without_digest
 from specbench.results.row import Row
-from specbench.results.rows import Measurement
+from specbench.results.rows import MEASUREMENTS_FILE, Measurement
+from specbench.results.runs import FAIRNESS_FILE
+from specbench.tasks.judge import JUDGEMENTS_FILE
 
 METADATA, MANIFEST, README, CITATION, COMMANDS = (
     "ro-crate-metadata.json", "manifest-sha256.txt", "README.md", "CITATION.cff", "commands.txt",
@@ -27,12 +34,12 @@ ROOT_PROPERTIES = ("@type", "name", "description", "datePublished", "license")  
 NO_LICENCE = "#no-licence"
 DESCRIPTIONS = {
     README: "What the bundle has, and how to verify it and to measure it again", COMMANDS: "The commands of the runs",
-    CITATION: "How to cite the bundle", "run.json": "Models, machine, versions and settings of a run",
-    "specs.json": "Tasks and methods of a run, in full", "records.jsonl": "Every answer: tokens, steps and times",
-    "measurements.json": "What each command measured, with the digests of its data",
-    "leaderboard.json": "The rows of a run", "environment.json": "Packages, CPU, GPU and the state of the source",
-    "judgements.jsonl": "Ratings of a judge", "load.jsonl": "Answers to several requests at once",
-    "fairness.json": "Fairness of a run", MANIFEST: "SHA-256 of every other file",
+    CITATION: "How to cite the bundle", RunFolder.IDENTITY: "Models, machine, versions and settings of a run",
+    SPECS: "Tasks and methods of a run, in full", RECORDS: "Every answer: tokens, steps and times",
+    MEASUREMENTS_FILE: "What each command measured, with the digests of its data", ROWS: "The rows of a run",
+    ENVIRONMENT: "Packages, CPU, GPU and the state of the source", JUDGEMENTS_FILE: "Ratings of a judge",
+    LOAD_RECORDS: "Answers to several requests at once", FAIRNESS_FILE: "Fairness of a run",
+    MANIFEST: "SHA-256 of every other file",
 }  # fmt: skip
 FORMATS = {".json": "application/json", ".jsonl": "application/jsonl", ".md": "text/markdown", ".txt": "text/plain",
            ".cff": "application/yaml"}  # fmt: skip

@@ -15,19 +15,15 @@ from specbench.publish.bundle.archive import write_archive
 from specbench.publish.bundle.crate import About, BundledRun
 from specbench.publish.bundle.scrub import Scrubber
 from specbench.publish.bundle.texts import window_without_texts, without_texts
-from specbench.records.folder import ENVIRONMENT, read_environments
 from specbench.records.folder import FILE as SPECS
+from specbench.records.folder import read_environments
 from specbench.records.records import MAX_LINE, RECORDS
 from specbench.records.windows import LOAD_RECORDS
 from specbench.results.leaderboard import ROWS
 from specbench.results.row import DIGEST, with_digest
-from specbench.results.runs import RecordedRun, finished_run
+from specbench.results.runs import NEEDED_FILES, RUN_FILES, RecordedRun, finished_run
 from specbench.specs.catalogue import versioned_name
 from specbench.tasks.judge import JUDGEMENTS_FILE
-
-NEEDED = ("run.json", SPECS, "measurements.json", RECORDS, ROWS)
-OPTIONAL = (ENVIRONMENT, JUDGEMENTS_FILE, LOAD_RECORDS, "fairness.json")
-RUN_FILES = (*NEEDED, *OPTIONAL)
 
 
 def make_bundle(
@@ -77,7 +73,7 @@ def _bundled(path: Path, name: str, folder: Path, scrub: Scrubber, with_texts: b
     copy = folder / "runs" / name
     copy.mkdir(parents=True)
     present = [each for each in RUN_FILES if (path / each).is_file()]
-    for each in NEEDED:
+    for each in NEEDED_FILES:
         if each not in present:
             raise ConfigError(f"run '{path}': has no {each}: repeat its command, which writes it again")
     for each in present:

@@ -15,7 +15,6 @@ from specbench.core.values import WHOLE, file_digest
 from specbench.publish.bundle import crate
 from specbench.publish.bundle.agreement import MeasuredRow, Reruns, is_same_configuration, reruns_of
 from specbench.publish.bundle.archive import unpack
-from specbench.publish.bundle.make import NEEDED, RUN_FILES
 from specbench.publish.bundle.scrub import Scrubber
 from specbench.publish.bundle.signature import signer_of
 from specbench.publish.bundle.texts import is_left_out, without_content
@@ -27,7 +26,7 @@ from specbench.results.leaderboard import ROWS, read
 from specbench.results.leaderboard_files import MAX_FIELDS, compare_with_run, mismatch_text
 from specbench.results.level import STATED, Level, Levels
 from specbench.results.row import LATER_METRICS, Row
-from specbench.results.runs import RecordedRun
+from specbench.results.runs import NEEDED_FILES, RUN_FILES, RecordedRun
 
 CONTENT = "what depends on the content of answers (texts are left out)"
 RUN_FILE = re.compile(r"runs/([A-Za-z0-9_.-]+)/([a-z.]+)")
@@ -177,7 +176,7 @@ def _file_problems(folder: Path, names: Sequence[str]) -> list[str]:
 def _checked_run(folder: Path, present: set[str]) -> CheckedRun:
     """Makes all rows of a run again from its records."""
     run = RecordedRun(folder)
-    if absent := [name for name in NEEDED if name not in present]:
+    if absent := [name for name in NEEDED_FILES if name not in present]:
         return CheckedRun(folder.name, run, (), problem=f"{absent[0]} is absent")
     try:
         rows, problems = read(folder / ROWS)

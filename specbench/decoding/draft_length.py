@@ -171,9 +171,9 @@ def best_threshold(pairs: Sequence[tuple[float, bool]]) -> float | None:
 
 CONFIDENCE = "The draft ends after a token whose probability is below it; 0 never ends it."
 CONFIDENCE_UPDATE = (
-    "How acceptance moves the threshold. none: not at all; roc: as in transformers with scikit-learn, to the confidence "
-    "that best separates accepted from rejected tokens; acceptance: by small steps, so that 90 % of the draft tokens "
-    "are accepted; it does not fall after a draft of full length."
+    "How acceptance moves the threshold. none: not at all; roc: as in transformers with scikit-learn, to the "
+    "confidence that best separates accepted from rejected tokens; acceptance: by small steps, so that 90 % of the "
+    "draft tokens are accepted; it does not fall after a draft of full length."
 )
 
 
@@ -217,8 +217,9 @@ class Confidence(AskedLength):
 FACTOR = "The factor of the entropy, in nats, below the root."
 BOUND = "The draft ends before a token whose lower bound is below it."
 BOUND_UPDATE = (
-    "How acceptance moves the threshold. none: not at all; acceptance: by small steps, so that 90 % of the draft tokens "
-    "are accepted; it does not fall after a draft of full length that was accepted whole (Algorithm 1 of the paper)."
+    "How acceptance moves the threshold. none: not at all; acceptance: by small steps, so that 90 % of the draft "
+    "tokens are accepted; it does not fall after a draft of full length that was accepted whole (Algorithm 1 of the "
+    "paper)."
 )
 Factor = Annotated[float, Field(gt=0, le=10, description=FACTOR)]
 

@@ -142,7 +142,7 @@ def advise(
     from specbench.analysis.advice import advise as analysis
     from specbench.analysis.advice.memory import SharedMemory
     from specbench.analysis.advice.tables import report_parts
-    from specbench.publish.paper.frontier import drawing_of_advice
+    from specbench.publish.paper.advice import drawing_of_advice
     from specbench.publish.paper.render import WIDTHS, check_figure, format_of, write_figure
 
     if plot is not None:

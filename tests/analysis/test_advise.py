@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from specbench.analysis.advice.tables import report_parts, sentences
 from specbench.analysis.roofline.predict import Machine
 from specbench.core.errors import ConfigError
 from specbench.core.table import Table
-from specbench.publish.paper.frontier import drawing_of_advice
+from specbench.publish.paper.advice import drawing_of_advice
+from specbench.records.folder import add_environment
 from specbench.records.records import Generation
 from specbench.results.answers import Answer, answers_of
 from specbench.results.leaderboard import load, write
@@ -147,6 +149,25 @@ def test_answers_cut_inside_their_reasoning_are_told(tmp_path: Path, advice: ana
     assert isinstance(table, Table)
     (line,) = [line for line in table.caption if "reasoning" in line]
     assert "count as empty: ar, float32 25%;" in line and "sd" not in line
+
+
+def test_energy_ranks_what_has_it_and_tells_why_others_have_not(tmp_path: Path) -> None:
+    """AR's run could read the counters, and that of sd noted why it could not."""
+    rows = {row.method_name: row for row in demo_rows()}
+    joules = {"cpu_joules_per_token": Estimate(value=0.5, low=0.4, high=0.8)}
+    write(tmp_path / "ar.json", [rows["ar"].model_copy(update={"metrics": rows["ar"].metrics | joules, "run": None})])
+    shutil.copytree(DEMO.with_suffix("") / "mgsm", tmp_path / "run")
+    write(tmp_path / "run/leaderboard.json", [rows[name].model_copy(update={"run": None}) for name in ("ar", "sd")])
+    add_environment(tmp_path / "run", {"energy_unknown": {"cpu": "no counter of a processor package"}})
+    found = advise([str(tmp_path / "ar.json"), f"{tmp_path / 'run'}:sd"], "energy")
+    (way,) = found.ways
+    assert way.method == "ar" and way.value == Estimate(value=2.0, low=1.25, high=2.5)
+    assert found.without_value[f"{tmp_path / 'run'}:sd"] == "no counter of a processor package"
+    table = next(iter(report_parts(found)))
+    assert isinstance(table, Table)
+    assert f"left out: {tmp_path / 'run'}:sd: no tokens per joule: no counter of a processor package" in table.caption
+    with pytest.raises(ConfigError, match="--goal energy: no row has tokens per joule: no counter of a processor pack"):
+        advise([f"{tmp_path / 'run'}:sd"], "energy")
 
 
 def test_loss_is_in_the_direction_of_the_score() -> None:

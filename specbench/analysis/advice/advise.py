@@ -13,12 +13,15 @@ have records. Another precision is another target: its quality stands beside its
 reference, which is AR of the first run.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple, get_args
+
+from pydantic import Field
 
 from specbench.analysis.advice.memory import LevelCheck, SharedMemory, check_levels, levels_of, value_at
 from specbench.analysis.roofline.predict import Machine, Prediction, RecordedRow, has_shorter_drafts
 from specbench.core.errors import ConfigError, nearest
+from specbench.records.folder import read_environments
 from specbench.report.captions import verdict_word, why_unranked
 from specbench.results.concurrency import LIMITS as LIMITS
 from specbench.results.concurrency import Limits, goodput, load_groups, load_of, rows_by_server
@@ -93,7 +96,8 @@ class Way(FilePart):
 
 class Advice(FilePart):
     """The report. `ways`: best first, those that are not ranked last. `quality`: the name of the score, or None.
-    `checks`: of the interpolation between levels, if ways are computed."""
+    `checks`: of the interpolation between levels, if ways are computed. `without_value`: why rows have no value of the
+    goal, as PATH:METHOD."""
 
     goal: Goal
     task: str
@@ -103,6 +107,7 @@ class Advice(FilePart):
     max_loss: float | None
     ways: tuple[Way, ...]
     checks: tuple[LevelCheck, ...] = ()
+    without_value: Mapping[str, str] = Field(default_factory=dict)
 
     @property
     def ranked(self) -> list[Way]:
@@ -171,9 +176,14 @@ def advise(
     if goal in ("latency", "throughput", "cost"):
         for each in found:
             candidates += replayed(each, value_of)
+    without_value = {
+        f"{each.text}:{each.row.method_name}": why_no_joules(each) if goal == "energy" else "not recorded"
+        for each, _, _, value in candidates if value.value is None
+    }  # fmt: skip
     candidates = [each for each in candidates if each[3].value is not None]
     if not candidates:
-        raise ConfigError(f"--goal {goal}: no row has {GOAL_TEXTS[goal]}: {MISSING[goal]}")
+        reasons = dict.fromkeys(without_value.values()) if goal == "energy" else [MISSING[goal]]
+        raise ConfigError(f"--goal {goal}: no row has {GOAL_TEXTS[goal]}: {'; '.join(reasons)}")
     # 3. Ranked by the goal; those that are left out come last.
     ways = []
     for each, length, basis, value in candidates:
@@ -204,7 +214,7 @@ def advise(
     return Advice(
         goal=goal, task=f"{first.row.task_name}/{first.row.subset}", device=first.row.device, quality=first.row.quality,
         reference=f"{first.text}:{first.row.method_name}", max_loss=max_loss, ways=tuple(told),
-        checks=tuple(checks),
+        checks=tuple(checks), without_value=without_value,
     )  # fmt: skip
 
 
@@ -213,7 +223,7 @@ MISSING = {
     "throughput": "give runs with answers of more than one token",
     "cost": "give runs with answers of more than one token",
     "goodput": "give runs of servers with a load (`load:` in servers.yaml), and their folders",
-    "energy": "this needs counters of the processor or of the GPU, which the measuring machine did not let it read",
+    "energy": "give runs of this process, not of servers",
 }
 
 
@@ -356,6 +366,16 @@ def joules_of(row: Row) -> Estimate:
     if len(known) < 2:
         return known[0] if known else Estimate()
     return Estimate(value=sum(part.value or 0.0 for part in known))
+
+
+def why_no_joules(each: Measured) -> str:
+    """Returns why a row has no energy, as its run noted when it was measured."""
+    if each.row.served is not None:
+        return "the energy of a server is not measured"
+    environments = [] if each.run is None else read_environments(each.run.path)
+    told = next((found for noted in reversed(environments) if (found := noted.get("energy_unknown"))), {})
+    reasons = [reason for reason in told.values() if isinstance(reason, str)] if isinstance(told, dict) else []
+    return "; ".join(reasons) or "its run could not read a counter of the processor (RAPL) or of the GPU (NVML)"
 
 
 def times(metric: Estimate, factor: float) -> Estimate:

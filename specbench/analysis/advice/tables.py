@@ -60,6 +60,7 @@ def ways_table(advice: Advice) -> Table:
             else []
         ),
         *(f"not ranked: {way.name_under_load}: {way.why_out}" for way in advice.ways if way.why_out is not None),
+        *(f"left out: {name}: no {GOAL_TEXTS[advice.goal]}: {why}" for name, why in advice.without_value.items()),
         *warning_lines(advice.ways, [way.name for way in advice.ways]),
     ]
     return Table(f"advice for {advice.goal}: {GOAL_TEXTS[advice.goal]}", columns, rows, caption)

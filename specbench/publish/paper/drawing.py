@@ -8,6 +8,7 @@ from specbench.report.captions import HasWarnings, marked_warnings
 from specbench.statistics.bootstrap import Bounds, Estimate
 
 Scale = Literal["categories", "linear", "log2", "map"]
+MOST_SERIES = 14  # methods that colours and markers tell apart
 
 
 @dataclass(frozen=True)

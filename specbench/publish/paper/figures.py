@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from specbench.analysis.profile.profile import DRAFTED, cell_of_steps, steps_of_answer
 from specbench.core.console import counted
 from specbench.core.errors import ConfigError, nearest
-from specbench.publish.paper.drawing import Drawing, Mark, Panel, Scale
-from specbench.publish.paper.frontier import MOST_SERIES, Point, frontier_panels, memory_line
+from specbench.publish.paper.drawing import MOST_SERIES, Drawing, Mark, Panel, Scale
+from specbench.publish.paper.frontier import Point, frontier_panels, memory_line
 from specbench.publish.paper.rows import Group, PaperRows, Selection, read_rows
 from specbench.records.profile import Position
 from specbench.report.captions import conditions_line, few_prompts_line, warning_lines

@@ -507,8 +507,8 @@ def requested_methods(request: Request) -> tuple[Sequence[str], dict[str, str] |
     has_drafter = request.options.drafter is not None or target == TARGET
     reasons = {
         method.name: "it needs a draft model: give one with --drafter"
-        for method in map(load_method, method_names()) if not has_drafter
-        and any(part.needs_drafter and own_drafter(part, target) is None for part in method.parts)
+        for method in (() if has_drafter else map(load_method, method_names()))
+        if any(part.needs_drafter and own_drafter(part, target) is None for part in method.parts)
     } | {name: reason for name, reason in unfit.items() if reason is not None}  # fmt: skip
     return [name for name in method_names() if name not in reasons], reasons
 

@@ -97,6 +97,7 @@ def test_end_to_end_speedups_are_paired_with_the_time_to_the_first_token():
     assert change.change.high - change.change.low < unpaired.high - unpaired.low
 
 
+@pytest.mark.slow
 def test_served_rows_have_paired_end_to_end_speedups(specbench, tmp_path):
     scripts = {**pair("vllm"), "late": Script("vllm", passes=SD, delay_seconds=0.003)}
     run_servers(tmp_path, scripts, num_examples=5)

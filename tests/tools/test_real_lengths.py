@@ -49,6 +49,7 @@ def test_a_step_costs_its_draft_passes_and_its_verifying_pass(mix: Mix) -> None:
     assert costs.speedup == pytest.approx(3 / 1.7)
 
 
+@pytest.mark.slow
 def test_replayed_lengths_of_the_real_pair_have_what_these_lengths_measured(tmp_path: Path) -> None:
     """Where verdicts are known to 90 %, what `advise` replays is within 5 % of what the same process measured, and its
     interval holds it."""

@@ -11,13 +11,13 @@ ROOT = Path(__file__).parents[1]
 
 
 def run_specbench(
-    words: Sequence[str], folder: Path, threads: int, stdout: int | IO[str]
+    words: Sequence[str], folder: Path, threads: int, stdout: int | IO[str], stderr: int | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Runs `specbench` in a folder. `stdout`: a file, or `subprocess.PIPE`; errors go to the terminal."""
+    """Runs `specbench` in a folder. `stdout`: a file, or `subprocess.PIPE`; `stderr`: by default the terminal."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(threads)}
     command = [sys.executable, "-m", "specbench", *words]
-    return subprocess.run(command, cwd=folder, env=environment, stdout=stdout, text=True, check=False)
+    return subprocess.run(command, cwd=folder, env=environment, stdout=stdout, stderr=stderr, text=True, check=False)
 
 
 def link(place: Path, source: Path) -> None:

@@ -263,7 +263,8 @@ def main() -> None:
             if not measure(part, work, given.data, given.threads, given.archives):
                 failed.append(part.name)
             write_atomically(given.page, page(given.archives))
-    write_atomically(given.page, page(given.archives))
+    if given.page_only or not left:
+        write_atomically(given.page, page(given.archives))
     if failed:
         raise SystemExit(f"not measured: {', '.join(failed)}; the same command goes on")
 

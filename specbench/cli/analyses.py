@@ -126,6 +126,7 @@ def advise(
         Path | None, path_option(help="File of the memory that all ways have, as `specbench memory` reads it.")
     ] = None,
     context: Annotated[int | None, typer.Option(min=1, help="Context of the loads, if they are of several.")] = None,
+    plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
     """Rank what was measured for a goal: methods, draft lengths, precisions and engines, plain decoding among them.
@@ -135,18 +136,30 @@ def advise(
 
     With --memory, each way under load stands at the requests at once that this memory holds: AR at more of them than
     a method with a drafter.
+
+    --plot draws score and memory against the goal, and writes a CSV file of the same name with what is drawn.
     """
     from specbench.analysis.advice import advise as analysis
     from specbench.analysis.advice.memory import SharedMemory
     from specbench.analysis.advice.tables import report_parts
+    from specbench.publish.paper.advice import drawing_of_advice
+    from specbench.publish.paper.render import WIDTHS, check_figure, format_of, write_figure
 
+    if plot is not None:
+        format_of(plot, None, "--plot")
+        check_figure(plot, "--plot")
     with status_line("reading the runs"):
         advice = analysis.advise(
             runs, goal, task=task, subset=subset, price_per_hour=price_per_hour,  # type: ignore[arg-type]
             limits=None if slo is None else limits_of(slo, analysis.LIMITS), max_loss=max_loss,
             memory=None if memory is None else SharedMemory.read(memory), context=context,
         )  # fmt: skip
+    drawing = None if plot is None else drawing_of_advice(advice)
     print_result(advice, as_json, lambda: report_parts(advice))
+    if plot is not None and drawing is not None:
+        data = write_figure(drawing, plot, format_of(plot, None, "--plot"), WIDTHS["text"], name="--plot")
+        for line in (f"picture: {plot}, {data}", *drawing.caption):
+            stderr.print(line, soft_wrap=True)
 
 
 def memory(

@@ -55,9 +55,9 @@ def plot(
 
     methods: a metric of all methods, by task. positions: acceptance by draft position (--metric conditional or
     unconditional). costs: target passes by their number of tokens (v), and draft cost c; also of reports of
-    `roofline --output`. frontier: score against speed. load: served runs by requests at once. map: their speed-ups by
-    requests at once and tokens of context. languages: by subset. sweep: by the conditions of `run --sweep`, seeds
-    pooled.
+    `roofline --output`. frontier: score and memory against speed. load: served runs by requests at once. map: their
+    speed-ups by requests at once and tokens of context. languages: by subset. sweep: by the conditions of `run
+    --sweep`, seeds pooled.
 
     positions and costs need the records of runs, in the folders that a leaderboard file names, or given as RUN.
 
@@ -66,24 +66,18 @@ def plot(
     Colours are Okabe and Ito's, with markers for print in grey. Fonts are embedded. The same input gives the same file.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # for numpy: its products are too small for threads
-    from specbench.core.files import check_output, write_output
     from specbench.publish.paper.figures import read_drawing
-    from specbench.publish.paper.render import format_of, render, width_of
+    from specbench.publish.paper.render import check_figure, format_of, width_of, write_figure
     from specbench.publish.paper.rows import Selection
-    from specbench.report.display import csv_text
 
     selection = Selection.of(split(task or ""), split(method or ""), split(subset or ""), filter_ or [], name or [])
     inches, chosen = width_of(width), format_of(output, format_)
     file = output if output.suffix.lower() == f".{chosen}" else output.with_name(f"{output.name}.{chosen}")
-    data = file.with_suffix(".csv")
-    for path in (file, data):
-        check_output("--output", path)
+    check_figure(file)
     with status_line("reading the rows"):
         drawing = read_drawing(kind, sources, selection, metric)
     with status_line("drawing"):
-        content = render(drawing, chosen, inches, height)
-    write_output("--output", file, content)
-    write_output("--output", data, csv_text(drawing.data()))
+        data = write_figure(drawing, file, chosen, inches, height)
     for line in (f"{file}, {data}", *drawing.caption):
         stdout.print(line, soft_wrap=True)
 

@@ -110,11 +110,11 @@ def _device_name(device: str) -> str:
 @cache
 def details() -> dict[str, Any]:
     """Returns what somebody who repeats a measurement may want to know of machine and software beyond `environment`:
-    all installed packages, the CPU with its flags, memory, GPUs with driver, and the files that differ from the commit.
-    Unknown parts are absent. Never raises."""
+    all installed packages, the CPU with its flags, memory, GPUs with driver, why meters of energy cannot be read (null:
+    they can), and the files that differ from the commit. Unknown parts are absent. Never raises."""
     found: dict[str, Any] = {"platform": platform.platform(), "python": platform.python_version()}
     for name, get in (("packages", _packages), ("cpu", _cpu), ("memory_bytes", _memory_bytes), ("gpu", _gpu),
-                      ("changed_files", _changed_files)):  # fmt: skip
+                      ("energy_unknown", _energy_unknown), ("changed_files", _changed_files)):  # fmt: skip
         with suppress(Exception):
             if (value := get()) is not None:
                 found[name] = value
@@ -156,6 +156,17 @@ def _gpu(driver: Path = Path("/proc/driver/nvidia/version")) -> dict[str, Any] |
     told = driver.read_text(encoding="utf-8").splitlines()[0] if driver.is_file() else None
     names = [torch.cuda.get_device_name(place) for place in range(torch.cuda.device_count())]
     return {"names": names, "cuda": torch.version.cuda, "driver": told}
+
+
+def _energy_unknown() -> dict[str, str | None]:
+    """Returns why the energy of the processor, and of GPUs if there are any, cannot be read."""
+    import torch
+
+    from specbench.models.meters import why_no_cpu_joules, why_no_gpu_joules
+
+    devices = map(torch.device, (f"cuda:{place}" for place in range(torch.cuda.device_count())))
+    of_gpus = [why_no_gpu_joules(device) for device in devices]
+    return {"cpu": why_no_cpu_joules()} | ({"gpu": next(filter(None, of_gpus), None)} if of_gpus else {})
 
 
 def _changed_files() -> dict[str, str] | None:

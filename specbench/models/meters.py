@@ -221,6 +221,26 @@ def package_counters(folder: Path = RAPL) -> dict[str, EnergyCounter] | None:
     return counters or None
 
 
+def why_no_cpu_joules(folder: Path = RAPL) -> str | None:
+    """Returns why the energy of the processor cannot be read; None if it can."""
+    if package_counters(folder) is not None:
+        return None
+    zones = sorted(folder.glob("intel-rapl:*")) if folder.is_dir() else []
+    for zone in zones:
+        try:
+            (zone / "energy_uj").read_text()
+        except PermissionError:
+            return f"{zone / 'energy_uj'}: may not be read: let root run `chmod -R a+r {folder}/intel-rapl*`"
+        except OSError as error:
+            return f"{zone / 'energy_uj'}: {error.strerror or error}"
+    return f"{folder} has no counter of a processor package (RAPL), as in many virtual machines and outside Linux"
+
+
+def why_no_gpu_joules(device: torch.device) -> str | None:
+    """Returns why the energy of a CUDA device cannot be read; None if it can."""
+    return None if gpu_joules(device) is not None else f"{device}: NVML does not report its energy"
+
+
 def load_nvml() -> tuple[Any, Any]:
     """Returns NVML and an empty handle. Raises OSError if the library is missing or does not work."""
     nvml = ctypes.CDLL("libnvidia-ml.so.1")

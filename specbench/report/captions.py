@@ -473,6 +473,7 @@ def warning_lines(rows: Sequence[HasWarnings], names: Sequence[str]) -> list[str
     return lines
 
 
+PEAK_MEMORY = "the largest memory during an answer, with all models of its run, those of other methods too"
 RUNS_ON = "‡"
 OFTEN = 0.5  # the share of answers cut by their length from which scores mean nothing and speeds do not compare
 

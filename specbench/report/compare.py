@@ -265,7 +265,7 @@ def differing_fields(first: Row, second: Row) -> list[FieldDifference]:
     return [each for each in differences(own, others) if (each.first, each.second) not in absent]
 
 
-IN_SUBSETS = ("speedup", "mean_acceptance_length", "acceptance_rate")
+IN_SUBSETS = ("speedup", "speedup_e2e", "mean_acceptance_length", "acceptance_rate")
 HINDERED = "these conditions differ and may explain the changes below"
 
 
@@ -316,11 +316,13 @@ def changes_table(each: ComparedSubset) -> Table:
 
 def subsets_table(parts: Sequence[ComparedSubset]) -> Table:
     several = len({each.task for each in parts}) > 1
-    figures = (f"{metric_of(name).label}: change\n95 % interval" for name in IN_SUBSETS)
+    is_served = any(each.first.served is not None for each in parts)  # where the end counts: it holds queue and prefill
+    names = [name for name in IN_SUBSETS if name != "speedup_e2e" or is_served]
+    figures = (f"{metric_of(name).label}: change\n95 % interval" for name in names)
     columns = (*text_columns("subset"), *number_columns("n", "speed-up\nfirst → second", *figures))
     rows = []
     for each in parts:
-        changes = [each.change(name) for name in IN_SUBSETS]
+        changes = [each.change(name) for name in names]
         speedup = changes[0]
         pair = NULL if speedup is None else f"{number(speedup.first, 2)} → {number(speedup.second, 2)}"
         cells = [NULL if change is None else " ".join(filter(None, _change(change, 1.0))) for change in changes]

@@ -403,6 +403,11 @@ def speed_columns(sides: Sequence[Sequence[Timed]]) -> Columns:
     ]  # fmt: skip
 
 
+def end_to_end_columns(sides: Sequence[Sequence[Answer]]) -> Columns:
+    """Returns tokens and seconds of each side, from the request to the last token. Answers of one token count, too."""
+    return [column for side in sides for column in ([float(a.num_new_tokens) for a in side], [a.seconds for a in side])]
+
+
 def length_columns(sides: Sequence[Sequence[Answer]]) -> Columns:
     """Returns emitted tokens and target passes of each side. An answer without a pass has no tokens per pass, so both
     columns are 0 for it on every side."""

@@ -16,6 +16,7 @@ from specbench.results.answers import (
     NONE,
     Answer,
     acceptance_rates,
+    end_to_end_columns,
     length_columns,
     prompt_of,
     speed_columns,
@@ -143,9 +144,6 @@ def speeds(
     resampled = resampled or prompts
     # both speeds and the speed-up, which is their ratio, cover the same answers
     columns = speed_columns([own, baseline])
-    end_to_end: list[list[float]] = []
-    for side in (own, baseline):
-        end_to_end += [a.num_new_tokens for a in side], [a.seconds for a in side]
     same = Estimate(value=1.0)  # AR compared with itself: exact, not measured
     return {
         "num_prompts_timed": Estimate(value=len(set(prompts.cluster[np.array(columns[0]) > 0].tolist()))),
@@ -153,7 +151,7 @@ def speeds(
         "tokens_per_second": resampled.ratio(*columns[:2]),
         "tokens_per_second_ar": resampled.ratio(*columns[2:]),
         "speedup": same if is_baseline else resampled.ratio(*columns),
-        "speedup_e2e": same if is_baseline else resampled.ratio(*end_to_end),
+        "speedup_e2e": same if is_baseline else resampled.ratio(*end_to_end_columns([own, baseline])),
     }
 
 

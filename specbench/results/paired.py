@@ -20,6 +20,7 @@ from specbench.results.answers import (
     Columns,
     acceptance_rates,
     answers_of,
+    end_to_end_columns,
     length_columns,
     speed_columns,
 )
@@ -80,7 +81,7 @@ def widen_ratio(ratio: Estimate, by: float) -> Estimate:
 
 Kind = Literal["ratio", "difference"]
 KINDS: dict[str, Kind] = {
-    "speedup": "ratio", "tokens_per_second": "ratio", "tokens_per_second_ar": "ratio",
+    "speedup": "ratio", "speedup_e2e": "ratio", "tokens_per_second": "ratio", "tokens_per_second_ar": "ratio",
     "mean_acceptance_length": "ratio", "acceptance_rate": "difference", "tpot_ratio": "ratio", "e2e_ratio": "ratio",
 }  # fmt: skip
 NEUTRAL: dict[Kind, float] = {"ratio": 1.0, "difference": 0.0}
@@ -218,14 +219,16 @@ class Pairs:
         )
         return replace(self, own=(first, second), baseline=(plain, other))
 
-    def speed_columns(self, with_ar: bool = True, with_own: bool = True) -> Columns:
-        """Returns tokens and seconds of the method and of AR on the second side, then on the first
-        (`speed_columns`)."""
-        sides = [
+    def sides(self, with_ar: bool = True, with_own: bool = True) -> list[Sequence[Answer]]:
+        """Returns the answers of the method and of AR on the second side, then on the first."""
+        return [
             answers for own, ar in zip(self.own[::-1], self.baseline[::-1], strict=True)
             for answers in (*([own] if with_own else []), *([ar] if with_ar else []))
         ]  # fmt: skip
-        return speed_columns(sides)
+
+    def speed_columns(self, with_ar: bool = True, with_own: bool = True) -> Columns:
+        """Returns tokens and seconds of the `sides` (`speed_columns`)."""
+        return speed_columns(self.sides(with_ar, with_own))
 
 
 def join_pairs(parts: Sequence[Pairs]) -> Pairs:
@@ -261,6 +264,7 @@ def _score(pairs: Pairs, name: str) -> Estimate:
 
 _PAIRED: dict[str, Callable[[Pairs], Estimate]] = {
     "speedup": lambda pairs: pairs.times.ratio(*pairs.speed_columns()),
+    "speedup_e2e": lambda pairs: pairs.times.ratio(*end_to_end_columns(pairs.sides())),
     "tokens_per_second": lambda pairs: pairs.times.ratio(*pairs.speed_columns(with_ar=False)),
     "tokens_per_second_ar": lambda pairs: pairs.times.ratio(*pairs.speed_columns(with_own=False)),
     "mean_acceptance_length": lambda pairs: pairs.prompts.ratio(*length_columns(pairs.own[::-1])),

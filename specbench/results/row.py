@@ -431,6 +431,13 @@ class Row(FilePart):
         return has_speedup and self.num_timed < SMALL_SAMPLE and not self.level
 
     @property
+    def peak_bytes(self) -> float | None:
+        """The largest memory during an answer, with all models of the run: of the CUDA devices if the target computes
+        on some, else of the process."""
+        on_devices = self.value("peak_device_bytes")
+        return self.value("peak_host_bytes") if on_devices is None else on_devices
+
+    @property
     def content_digest(self) -> str:
         """See `digest_of`."""
         return digest_of(self.model_dump(mode="json"))

@@ -52,6 +52,7 @@ _DECLARED = (
         "ratio",
         "",
         "the speed-up with prefill: Σ new tokens ÷ Σ (time to first token + decode seconds), over the baseline's",
+        label="speed-up e2e",
     ),
     Metric(
         "speedup_expected",

@@ -256,10 +256,15 @@ def given_keys(request: Request) -> dict[str, str]:
     return {key.strip(): value.strip() for key, value in pairs}
 
 
+def has_network(request: Request) -> bool:
+    """Returns whether torch computes the target, and not llama.cpp."""
+    return not (is_gguf(request.options.target or TARGET) and uses_llama_cpp(request.options.engine))
+
+
 def no_network(keys: Mapping[str, Any], request: Request) -> str | None:
     """Returns why a method cannot run because llama.cpp computes the target; None if it can. `keys`: the unchecked ones
     of its file."""
-    if not (is_gguf(request.options.target or TARGET) and uses_llama_cpp(request.options.engine)):
+    if has_network(request):
         return None
     needed = next(needs_of_network(keys, given_keys(request)), None)
     return needed and (
@@ -499,12 +504,12 @@ def requested_methods(request: Request) -> tuple[Sequence[str], dict[str, str] |
     if request.servers is not None:  # without names, all servers are methods
         return [], {}
     target = request.options.target or TARGET
-    unfit = {name: no_network(method_keys(name), request) for name in method_names()}
+    unfit = {} if has_network(request) else {name: no_network(method_keys(name), request) for name in method_names()}
     has_drafter = request.options.drafter is not None or target == TARGET
     reasons = {
         method.name: "it needs a draft model: give one with --drafter"
-        for method in map(load_method, method_names()) if not has_drafter
-        and any(part.needs_drafter and own_drafter(part, target) is None for part in method.parts)
+        for method in (() if has_drafter else map(load_method, method_names()))
+        if any(part.needs_drafter and own_drafter(part, target) is None for part in method.parts)
     } | {name: reason for name, reason in unfit.items() if reason is not None}  # fmt: skip
     return [name for name in method_names() if name not in reasons], reasons
 

@@ -1,6 +1,8 @@
 """`specbench advise`: the order of ways, what they are compared with, and the replay of shorter drafts."""
 
+import csv
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,12 +12,18 @@ import pytest
 from specbench.analysis.advice import advise as analysis
 from specbench.analysis.advice.advise import advise, why_too_bad
 from specbench.analysis.advice.tables import report_parts, sentences
-from specbench.analysis.roofline.predict import Machine, RecordedRow
+from specbench.analysis.roofline.predict import Machine
+from specbench.core.errors import ConfigError
 from specbench.core.table import Table
+from specbench.publish.paper.advice import drawing_of_advice
+from specbench.records.folder import add_environment
+from specbench.records.records import Generation
+from specbench.results.answers import Answer, answers_of
 from specbench.results.leaderboard import load, write
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun
 from specbench.statistics.bootstrap import Estimate
+from tests.support.records import autoregressive, generation, record
 
 Run = Callable[..., tuple[int, str, str]]
 DEMO = Path(__file__).resolve().parents[2] / "leaderboards" / "demo.json"
@@ -58,14 +66,32 @@ def test_ratios_are_paired_and_quality_is_a_difference_from_the_reference(advice
 def test_a_shorter_draft_is_replayed_where_it_is_better(advice: analysis.Advice) -> None:
     (way,) = [way for way in advice.ways if way.method == "sd" and way.basis == "replayed"] or [None]
     row = next(row for row in demo_rows() if row.method_name == "sd")
-    machine = Machine(1.0, row.value("cost_ratio"), row.value("verification_cost") or 1.0)
-    *shorter, own = RecordedRow.of(RecordedRun(DEMO.with_suffix("") / "mgsm"), row, machine).predictions("demo")
-    best = max(shorter, key=lambda found: found.tokens_per_second.value or 0.0)
-    gain = (best.tokens_per_second.value or 0.0) / (own.tokens_per_second.value or 1.0)
-    assert (way is not None) == (gain > 1)
+    run = RecordedRun(DEMO.with_suffix("") / "mgsm")
+    found = {each.num_draft_tokens: each for each in analysis.replayed_lengths(run, run.with_records(row))}
+    assert [*found] == [1, 2, 3, 4]
+    best = max(found.values(), key=lambda each: each.tokens_per_second.value or 0.0)
+    assert (way is not None) == ((best.tokens_per_second.value or 0.0) > (row.value("tokens_per_second") or 0.0))
     if way is not None:
         assert way.num_draft_tokens == best.num_draft_tokens and not way.paired and way.speedup == Estimate()
-        assert way.value.value == pytest.approx((row.value("tokens_per_second") or 0.0) * gain)
+        assert way.value == best.tokens_per_second
+
+
+def test_replayed_passes_cost_what_the_run_recorded() -> None:
+    """A step of 2 of the recorded 3 draft tokens costs two mean draft passes and the mean target pass over 3 tokens,
+    between those over 1 and over 4."""
+    target = [(4, 0.3)] * 12
+    own = [answer_of(generation([[3, 3, 3, 4]] * 12, target=target, draft=[(1, 0.02)] * 12 + [(1, 0.04)] * 24))]
+    plain = [answer_of(autoregressive(49, target=[(1, 0.1)] * 24 + [(1, 0.2)] * 24))]
+    machine = Machine.of_answers(own, plain)
+    draft, single = (12 * 0.02 + 24 * 0.04) / 36, 0.15
+    assert machine.draft_pass == pytest.approx(draft / single)
+    assert machine.verify_costs([1, 4, 3], 4) == pytest.approx([1.0, 2.0, 1 + 2 / 3])
+    assert machine.seconds([3], [1, 1], 4) == pytest.approx((1 + 2 / 3 + 2 * draft / single) / 1000)
+
+
+def answer_of(made: Generation) -> Answer:
+    (answer,) = answers_of([record({"ar": made})], "ar")
+    return answer
 
 
 def test_cost_is_the_price_of_the_time(advice: analysis.Advice) -> None:
@@ -125,12 +151,65 @@ def test_answers_cut_inside_their_reasoning_are_told(tmp_path: Path, advice: ana
     assert "count as empty: ar, float32 25%;" in line and "sd" not in line
 
 
+def test_energy_ranks_what_has_it_and_tells_why_others_have_not(tmp_path: Path) -> None:
+    """AR's run could read the counters, and that of sd noted why it could not."""
+    rows = {row.method_name: row for row in demo_rows()}
+    joules = {"cpu_joules_per_token": Estimate(value=0.5, low=0.4, high=0.8)}
+    write(tmp_path / "ar.json", [rows["ar"].model_copy(update={"metrics": rows["ar"].metrics | joules, "run": None})])
+    shutil.copytree(DEMO.with_suffix("") / "mgsm", tmp_path / "run")
+    write(tmp_path / "run/leaderboard.json", [rows[name].model_copy(update={"run": None}) for name in ("ar", "sd")])
+    add_environment(tmp_path / "run", {"energy_unknown": {"cpu": "no counter of a processor package"}})
+    found = advise([str(tmp_path / "ar.json"), f"{tmp_path / 'run'}:sd"], "energy")
+    (way,) = found.ways
+    assert way.method == "ar" and way.value == Estimate(value=2.0, low=1.25, high=2.5)
+    assert found.without_value[f"{tmp_path / 'run'}:sd"] == "no counter of a processor package"
+    table = next(iter(report_parts(found)))
+    assert isinstance(table, Table)
+    assert f"left out: {tmp_path / 'run'}:sd: no tokens per joule: no counter of a processor package" in table.caption
+    with pytest.raises(
+        ConfigError, match="--goal energy: no row has tokens per joule: its run could not read a counter"
+    ):
+        advise([str(with_changes(tmp_path / "without.json", run=None))], "energy")
+
+
 def test_loss_is_in_the_direction_of_the_score() -> None:
     assert why_too_bad("accuracy", Estimate(value=-0.2), 0.1) and not why_too_bad("accuracy", Estimate(value=0.2), 0.1)
     assert why_too_bad("perplexity", Estimate(value=0.2), 0.1) and not why_too_bad(
         "perplexity", Estimate(value=-0.2), 0.1
     )
     assert "not known" in (why_too_bad("accuracy", Estimate(), 1.0) or "")
+
+
+def test_the_picture_has_quality_and_memory_of_each_way(advice: analysis.Advice) -> None:
+    made = drawing_of_advice(advice)
+    score, memory = made.panels
+    assert [mark.series for mark in score.marks] == [mark.series for mark in memory.marks]
+    for way, mark, beside in zip(advice.ranked, score.marks, memory.marks, strict=True):
+        assert mark.x == way.value.value and mark.x_interval == way.value and mark.n == way.n == 44
+        assert mark.y.value == pytest.approx(100 * (way.quality.value or 0)) and mark.cells["basis"] == way.basis
+        assert beside.y.value == pytest.approx((way.peak_bytes or 0) / 2**30)
+        assert ("replayed" in mark.series) == (way.basis == "replayed")
+    inverted = [way.model_copy(update={"value": Estimate(value=1 / (way.value.value or 1))}) for way in advice.ways]
+    cheap = drawing_of_advice(advice.model_copy(update={"goal": "cost", "ways": tuple(inverted)}))
+    fronts = [{mark.series for mark in each.panels[0].marks if mark.cells["on_front"]} for each in (made, cheap)]
+    assert fronts[0] == fronts[1] and cheap.panels[0].less_is_better
+    alone = advice.model_copy(update={"ways": advice.ways[:1]})
+    with pytest.raises(ConfigError, match="--plot: fewer than two ways of mgsm/all"):
+        drawing_of_advice(alone)
+
+
+def test_the_picture_is_written_with_its_data(specbench: Run, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "new/ways.png"
+    board = str(with_changes(tmp_path / "board.json", run=None))
+    code, out, err = specbench("advise", board, "--json", "--plot", str(picture))
+    assert code == 0 and f"picture: {picture}" in err and "memory: the largest" in err
+    lines = [*csv.DictReader(picture.with_suffix(".csv").open())]
+    assert len(lines) == 2 * len(json.loads(out)["ways"]) and {line["metric"] for line in lines} == {
+        "accuracy", "peak_gib"
+    }  # fmt: skip
+    code, out, err = specbench("advise", board, "--plot", "ways.docx")
+    assert code == 2 and err.startswith("error: --plot ways.docx: ") and len(err.splitlines()) == 1
 
 
 def test_the_table_and_its_sentences(advice: analysis.Advice) -> None:

@@ -1,6 +1,9 @@
 """Equal total memory: capacities from bytes counted by hand, interpolated values, and what advise makes of them."""
 
+import json
 import math
+import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +18,16 @@ from specbench.analysis.advice.memory import (
     MemorySpec,
     SharedMemory,
     at_equal_memory,
+    check_levels,
     footprint_of,
+    levels_of,
     throughput,
     value_at,
 )
 from specbench.analysis.advice.tables import sentences
 from specbench.core.errors import ConfigError
+from specbench.records.windows import LoadAnswer
+from specbench.results.concurrency import load_of, metrics_of
 from specbench.results.leaderboard import write
 from specbench.results.row import Row, RowLoad, RowServing
 from specbench.specs.components import build
@@ -116,6 +123,103 @@ def test_ar_stands_at_its_larger_concurrency() -> None:
     assert more.ar.value.value == pytest.approx(240 ** (1 - share) * 300**share)
     (beyond,) = at_equal_memory(shared(total_gib=80), rows(), throughput)
     assert beyond.ar.basis is None and beyond.ratio == Estimate() == beyond.speedup
+
+
+def simulated_answers(
+    level: int, seconds_of: Callable[[int], float], tokens_of: Callable[[], int], num_requests: int,
+    lengths: random.Random,
+) -> list[LoadAnswer]:  # fmt: skip
+    """The answers of a server that makes a pass for all its requests at once, by a simulated clock. `seconds_of`: a
+    pass by its number of requests; `tokens_of`: the tokens of a request's pass. As many requests as the level are in
+    flight until none is left."""
+    clock, waiting, running, done = 0.0, num_requests, list[dict[str, Any]](), list[LoadAnswer]()
+    while waiting or running:
+        while waiting and len(running) < level:
+            running.append({"sent": clock, "left": lengths.randint(40, 80), "reads": []})
+            waiting -= 1
+        clock += seconds_of(len(running))
+        for each in running:
+            number = min(tokens_of(), each["left"])
+            each["left"] -= number
+            each["reads"].append((clock - each["sent"], number))
+        for each in [each for each in running if not each["left"]]:
+            num_tokens = sum(number for _, number in each["reads"])
+            done.append(LoadAnswer(0, each["sent"], [1] * num_tokens, len(each["reads"]) - 1, each["reads"]))
+            running.remove(each)
+    return done
+
+
+def simulated_rows(levels: tuple[int, ...], seconds_of: Callable[[int, int], float]) -> list[Row]:
+    """Rows of AR and of a method with 4 tokens in a pass, which emits 1 to 4. `seconds_of`: a pass by its requests and
+    by the tokens of each."""
+    chance = random.Random(0)
+    found = []
+    for level in levels:
+        windows: dict[str, list[list[LoadAnswer]]] = {"ar": [], "draft": []}
+        for _ in range(6):
+            for method, width, tokens_of in (("ar", 1, lambda: 1), ("draft", 4, lambda: chance.randint(1, 4))):
+                windows[method].append(simulated_answers(
+                    level, lambda requests, width=width: seconds_of(requests, width), tokens_of, 5 * level, chance
+                ))  # fmt: skip
+        for method in windows:
+            made = load_row(method, level, 1.0)
+            metrics = metrics_of(windows[method], windows["ar"], level)
+            found.append(made.model_copy(update={"metrics": metrics}))
+    return found
+
+
+def smooth(requests: int, width: int) -> float:
+    """Weights are read in 10 ms, and each token takes a quarter of a millisecond."""
+    return 0.010 + 0.00025 * requests * width
+
+
+def test_interpolated_levels_are_near_measured_ones_where_passes_grow_smoothly() -> None:
+    """By a simulated clock: what is interpolated for a level that was measured, too, is within 5 % of it, and a level
+    between neighbours is nearer still."""
+    measured = simulated_rows((2, 3, 4, 6, 8, 12, 16), smooth)
+    checks = check_levels(measured, throughput)
+    assert [(each.method, each.level, each.between) for each in checks if each.method == "ar"] == [
+        ("ar", 3, (2, 4)), ("ar", 4, (3, 6)), ("ar", 6, (4, 8)), ("ar", 8, (6, 12)), ("ar", 12, (8, 16))
+    ]  # fmt: skip
+    by_place = {(row.method_name, load_of(row).level): row.value("tokens_per_second") for row in measured}
+    for each in checks:
+        assert each.measured.value == by_place[each.method, each.level]
+        assert each.ratio.value == pytest.approx((each.interpolated.value or 0) / (each.measured.value or 1))
+        assert each.ratio.value == pytest.approx(1, abs=0.05)
+    few = [row for row in measured if load_of(row).level in (2, 4, 8, 16)]
+    asked = value_at(levels_of([row for row in few if row.method_name == "draft"], throughput), 6)
+    assert asked.basis == "computed" and asked.value.value == pytest.approx(by_place["draft", 6], rel=0.05)
+    (six,) = [each for each in check_levels(few, throughput) if (each.method, each.level) == ("draft", 8)]
+    assert abs(math.log((asked.value.value or 1) / (by_place["draft", 6] or 1))) <= abs(math.log(six.ratio.value or 1))
+
+
+def test_a_jump_between_levels_is_seen_by_the_check(tmp_path: Path, specbench) -> None:
+    """A kernel that fits 8 requests takes three times as long for more: the check tells it, and so does the table."""
+    rows = simulated_rows((4, 8, 12, 16), lambda requests, width: smooth(requests, width) * (1 if requests <= 8 else 3))
+    worst = {each.level: each.ratio for each in check_levels(rows, throughput) if each.method == "ar"}
+    assert worst[8].value is not None and worst[8].value < 0.75 and (worst[8].high or 1) < 1
+    write(tmp_path / "board.json", rows)
+    (tmp_path / "memory.yaml").write_text(yaml.safe_dump({**SPEC, "total_gib": 21}))  # AR holds 12, the method 8 …
+    code, out, err = specbench("memory", "memory.yaml", "board.json")
+    assert code == 0 and "≈" not in out and "checked:" not in out, err
+    (tmp_path / "memory.yaml").write_text(yaml.safe_dump({**SPEC, "total_gib": 22}))  # … and here 14 and 9
+    code, out, err = specbench("memory", "memory.yaml", "board.json")
+    text = " ".join(out.split())
+    assert code == 0 and text.count("≈") == 3, err
+    assert "checked: 4 measured levels interpolated from the levels around it; the worst of each server: ar at " in text
+    assert f"× {worst[8].value:.2f} [" in text
+    code, out, err = specbench("memory", "memory.yaml", "board.json", "--json")
+    found = json.loads(out)
+    assert [each["level"] for each in found["checks"]] == [8, 12, 8, 12] and found["compared"][0]["ar"]["basis"]
+    code, out, _ = specbench("advise", "board.json", "--goal", "throughput", "--memory", "memory.yaml")
+    assert code == 0 and "checked: 4 measured levels" in " ".join(out.split())
+
+
+def test_two_levels_leave_the_interpolation_unchecked(tmp_path: Path, specbench) -> None:
+    write(tmp_path / "board.json", [row for row in rows() if load_of(row).level in (4, 18)])
+    (tmp_path / "memory.yaml").write_text(yaml.safe_dump({**SPEC, "total_gib": 22}))
+    _, out, _ = specbench("memory", "memory.yaml", "board.json")
+    assert "the interpolation could not be checked: no server was measured at three levels" in " ".join(out.split())
 
 
 def test_advise_ranks_ways_at_what_the_memory_holds(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import torch
 from msgspec.structs import replace
 from rich.console import Console
 
+from specbench.analysis.advice.advise import replayed_lengths
 from specbench.analysis.draft_lengths import RecordedVerdicts
 from specbench.analysis.roofline.predict import (
     Machine,
@@ -269,6 +270,25 @@ def test_greedy_runs_of_shorter_drafts_have_what_was_predicted(run: Callable[...
         assert found[length].mean_acceptance_length.value == pytest.approx(tokens, rel=near / 4)
         assert found[length].speedup.value == pytest.approx(speedup, rel=near)
     assert found[3].known_share < 1 and found[4].known_share < 1
+
+
+def test_advice_replays_lengths_with_the_pass_costs_of_the_run(run: Callable[..., Path]) -> None:
+    """What `advise` says of shorter drafts, against runs of these lengths on the same machine, whose passes over 6
+    tokens take half as long again as those over one."""
+    recorded = RecordedRun(run(FAST))
+    found = {
+        each.num_draft_tokens: each for each in replayed_lengths(recorded, recorded.with_records(row_of(run(FAST))))
+    }
+    for length in (1, 3):
+        there = row_of(run(FAST, f"num_draft_tokens={length}"))
+        near = 0.03 if found[length].known_share == 1 else 0.1
+        for name in ("speedup", "tokens_per_second"):
+            assert getattr(found[length], name).value == pytest.approx(there.value(name), rel=near), (length, name)
+        assert holds(found[length], there.value("speedup") or 0.0)
+
+
+def row_of(path: Path) -> Row:
+    return next(row for row in load(path / "leaderboard.json") if row.names == ("mgsm", "all", "sd"))
 
 
 @pytest.mark.parametrize("method", ["pld", "ngram", "lookahead", "token-recycling", "rest"])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from specbench.models import meters
-from specbench.models.meters import Consumption
+from specbench.models.meters import Consumption, why_no_cpu_joules
 from tests.support.answers import summarize
 from tests.support.records import autoregressive, compared, generation
 
@@ -35,6 +35,28 @@ def test_what_the_machine_does_not_tell_is_missing(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(meters.ProcessorEnergy.__init__, "__defaults__", (tmp_path, lambda: 0.0))
     monkeypatch.setattr(meters, "PROCESS", tmp_path / "no-such-folder")
     assert Consumption("cpu").fields() == {}
+
+
+def test_why_the_energy_of_the_processor_is_unknown(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = package.parent.parent
+    assert why_no_cpu_joules(folder) is None
+    read_text = Path.read_text
+
+    def refused(path: Path, *words: object, **more: object) -> str:
+        if path.name == "energy_uj":
+            raise PermissionError(13, "Permission denied", str(path))
+        return read_text(path, *words, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Path, "read_text", refused)  # root reads every file
+    assert why_no_cpu_joules(folder) == (
+        f"{package}: may not be read: let root run `chmod -R a+r {folder}/intel-rapl*`"
+    )
+    (package.parent / "name").unlink()
+    monkeypatch.undo()
+    for without in (folder, folder / "nothing"):
+        assert why_no_cpu_joules(without) == (
+            f"{without} has no counter of a processor package (RAPL), as in many virtual machines and outside Linux"
+        )
 
 
 @pytest.mark.skipif(not meters.reset_peak_resident_bytes(), reason="the system does not reset the peak")

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -20,7 +20,7 @@ from specbench.core.errors import ConfigError
 from specbench.publish.paper.drawing import Drawing
 from specbench.publish.paper.figures import KINDS, pass_costs, read_drawing
 from specbench.publish.paper.rows import Selection, read_rows
-from specbench.results.row import RowLoad, RowServing
+from specbench.results.row import Row, RowLoad, RowServing
 from specbench.results.runs import RecordedRun
 from specbench.statistics.bootstrap import Estimate
 from tests.support.paper_rows import METHODS, TASKS, paper_board, paper_rows
@@ -96,8 +96,62 @@ def test_the_frontier_has_ar_and_its_corners_are_the_best_scores_by_speed(tmp_pa
     assert [mark.y.value for mark in panel.marks] == pytest.approx([places[mark.series][1] for mark in panel.marks])
     best = [a for a in places.values() if not any(b[0] >= a[0] and b[1] >= a[1] and a != b for b in places.values())]
     assert np.array(panel.front) == pytest.approx(np.array(sorted(best)))
+    assert "memory: not recorded, as of servers" in made.caption
     line = made.data()[1]
     assert {"speedup", "speedup_low", "speedup_high", "on_front"} <= line.keys() and line["n"] == 40
+
+
+def with_memory(rows: list[Row], gib: Mapping[str, float]) -> list[Row]:
+    """Returns the rows with peaks of the process in GiB, by method."""
+    return [
+        each.model_copy(update={"metrics": each.metrics | {
+            "peak_host_bytes": Estimate(value=gib[each.method_name] * 2**30)}})
+        for each in rows if each.method_name in gib
+    ]  # fmt: skip
+
+
+def test_the_frontier_has_memory_beside_quality(tmp_path: Path) -> None:
+    gib = {"ar": 2.0, "sd": 3.0, "pld": 2.5}
+    rows = with_memory(paper_rows(("gsm8k", "mgsm")), gib)
+    made = drawing("frontier", paper_board(tmp_path, rows))
+    assert [(panel.heading, panel.metric, panel.is_beside) for panel in made.panels] == [
+        ("gsm8k", "accuracy", False), ("gsm8k", "peak_gib", True),
+        ("mgsm", "accuracy", False), ("mgsm", "peak_gib", True),
+    ]  # fmt: skip
+    score, memory = made.panels[:2]
+    assert {mark.series: mark.y.value for mark in memory.marks} == gib
+    assert [mark.x for mark in memory.marks] == [mark.x for mark in score.marks] and memory.from_zero
+    # A point is on a front if no other is faster with as little memory; on that of all three, also as good.
+    values = {mark.series: (float(mark.x), mark.y.value or 0.0, -gib[mark.series]) for mark in score.marks}
+
+    def beaten(own: tuple[float, ...], others: Iterable[tuple[float, ...]]) -> bool:
+        return any(all(a >= b for a, b in zip(each, own, strict=True)) and each != own for each in others)
+
+    pairs = {name: (speed, bytes_) for name, (speed, _, bytes_) in values.items()}
+    for mark in memory.marks:
+        assert mark.cells["on_front"] == (not beaten(pairs[mark.series], pairs.values()))
+        assert mark.cells["on_front_of_all_three"] == (not beaten(values[mark.series], values.values()))
+    assert {line["peak_gib"] for line in made.data()} == {*gib.values()}
+    pytest.importorskip("matplotlib")
+    from specbench.publish.paper.render import _settings, figure_of
+
+    with _settings("png"):
+        figure = figure_of(made, 5.5)  # three panels would fit into a line: a pair stays together
+        lines = [[axes.get_ylabel() for axes in figure.axes[start : start + 2]] for start in (0, 2)]
+        assert lines == [["accuracy %", "peak memory (GiB)"]] * 2
+        heights = [round(axes.get_position().y0, 3) for axes in figure.axes]
+        assert heights[0] == heights[1] > heights[2] == heights[3]
+        assert figure.axes[1].get_ylim()[0] == 0
+
+
+def test_a_lower_score_is_better_on_the_front_of_perplexity(tmp_path: Path) -> None:
+    rows = [
+        each.model_copy(update={"quality": "perplexity", "metrics": {
+            **each.metrics, "perplexity": Estimate(value=worse), "speedup": Estimate(value=speed)}})
+        for each, worse, speed in zip(paper_rows(("gsm8k",))[:3], (5.0, 6.0, 7.0), (1.0, 2.0, 1.5), strict=True)
+    ]  # fmt: skip
+    (panel,) = drawing("frontier", paper_board(tmp_path, rows)).panels
+    assert panel.front == ((1.0, 5.0), (2.0, 6.0))
 
 
 def test_positions_are_counted_in_the_records() -> None:

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +17,25 @@ from specbench.report.ranking import rank_rows, ranking_tables, show, widening
 from specbench.results.leaderboard import load, write
 from specbench.results.leaderboard_files import add_runs
 from specbench.results.metric_format import metric_of
-from specbench.results.paired import KINDS, NO_FORM, NO_RECORDS, OTHER_PROMPTS, RowWithRecords, pair_up
+from specbench.results.metrics import speeds
+from specbench.results.paired import (
+    KINDS,
+    NO_FORM,
+    NO_RECORDS,
+    OTHER_PROMPTS,
+    RowWithRecords,
+    pair_up,
+    unpaired_ratio,
+)
 from specbench.results.runs import RecordedRun, read_input
 from specbench.specs.catalogue import load_method
-from specbench.statistics.bootstrap import Estimate, interval
+from specbench.statistics.bootstrap import Estimate, Resampler, interval
 from tests.support.records import changed, generation, record
 from tests.support.rows import row
 from tests.support.runs import run_into
+from tests.support.scripted_server import SD, Script
+from tests.support.served_runs import pair
+from tests.support.served_runs import run as run_servers
 
 PAIRED = {metric: kind for metric, kind in KINDS.items() if metric not in ("tpot_ratio", "e2e_ratio")}  # those of loads
 
@@ -52,6 +65,52 @@ def test_changes_are_those_of_the_rows_numbers(folder):
         assert change.change.low <= change.change.value <= change.change.high
         back = pair_up(second, first).change(metric).change.value
         assert change.change.value == pytest.approx(1 / back if kind == "ratio" else -back)
+
+
+def test_end_to_end_speedups_are_paired_with_the_time_to_the_first_token():
+    """Two methods decode alike and differ in prefill, on prompts whose lengths differ much more."""
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(20, 400, 40).tolist()
+
+    def answer(count: int, first: float, speed: float):
+        noise = rng.lognormal(0, 0.02)
+        return generation(token_ids=[0] * count, ttft_seconds=first * noise, decode_seconds=count / speed * noise)
+
+    records = [
+        record({"ar": answer(n, 0.5, 50), "sd": answer(n, 0.5, 100), "slow": answer(n, 2.0, 100)}, example=number)
+        for number, n in enumerate(tokens)
+    ]  # fmt: skip
+    sides = []
+    for name in ("sd", "slow"):
+        method = load_method("sd").model_copy(update={"name": name})
+        each = RowWithRecords.of(row(method=f"{name}@1:0"), records, method, {})
+        metrics = speeds(Resampler.of(each.own, 0), each.own, each.baseline, is_baseline=False)
+        sides.append(replace(each, row=each.row.model_copy(update={"metrics": metrics})))
+    pairs = pair_up(*sides)
+    whole = {name: sum(r.methods[name].ttft_seconds + r.methods[name].decode_seconds for r in records)
+             for name in ("sd", "slow")}  # fmt: skip
+    change = pairs.change("speedup_e2e")
+    assert change.paired and change.kind == "ratio"
+    assert change.change.value == pytest.approx(whole["sd"] / whole["slow"])
+    assert change.separable and change.change.high < 0.75 and not pairs.change("speedup").separable
+    unpaired = unpaired_ratio(*(side.row.metrics["speedup_e2e"] for side in sides))
+    assert change.change.high - change.change.low < unpaired.high - unpaired.low
+
+
+@pytest.mark.slow
+def test_served_rows_have_paired_end_to_end_speedups(specbench, tmp_path):
+    scripts = {**pair("vllm"), "late": Script("vllm", passes=SD, delay_seconds=0.003)}
+    run_servers(tmp_path, scripts, num_examples=5)
+    code, out, _ = specbench("compare", f"{tmp_path / 'run'}:draft", f"{tmp_path / 'run'}:late", "--json")
+    (found,) = json.loads(out)["compared"]
+    change = found["changes"]["speedup_e2e"]
+    assert code == 0 and change["paired"] and change["ratio"]["low"] <= change["ratio"]["value"] < 1
+    rows = {each.method_name: each for each in load(tmp_path / "run/leaderboard.json")}
+    ratio = rows["late"].value("speedup_e2e") / rows["draft"].value("speedup_e2e")
+    assert change["ratio"]["value"] == pytest.approx(ratio)
+    _, out, _ = specbench("compare", f"{tmp_path / 'run'}:draft", f"{tmp_path / 'run'}:late")
+    (line,) = [line for line in out.splitlines() if line.strip().startswith("speed-up e2e")]
+    assert "×" in line and "[" in line and "not paired" not in line
 
 
 def test_the_same_side_twice_is_not_separable_and_scores_are_paired(folder):
@@ -149,7 +208,7 @@ def test_it_is_said_why_rows_are_not_paired(folder):
     other = [changed(each, reference="other") for each in second.records]
     others = RowWithRecords.of(second.row, other, second.method, second.scoring)
     assert pair_up(first, others).change("speedup").unpaired == OTHER_PROMPTS, "what is right differs"
-    words = " ".join(text_of(ranking_tables({"0": first, "1": second}, "speedup_e2e")).split())
+    words = " ".join(text_of(ranking_tables({"0": first, "1": second}, "overhead_share")).split())
     assert NO_FORM in words and NO_RECORDS not in words
 
 

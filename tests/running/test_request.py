@@ -3,7 +3,9 @@
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +20,9 @@ from specbench.running.request import (
     Request,
     check_request,
     requested_methods,
+    resolve,
 )
+from specbench.specs import yaml_files
 from specbench.specs.catalogue import method_names
 from specbench.specs.run_options import RunOptions
 from tests.support import tiny
@@ -192,3 +196,17 @@ def test_the_tables_of_drafters_are_those_of_the_registry() -> None:
     assert {name for name, each in features.items() if each.needs_model} == MODEL_DRAFTERS
     assert {name for name in features if "path" in DRAFTERS.options_model(name).model_fields} == PATH_DRAFTERS
     assert set(TABLE_DRAFTERS) < PATH_DRAFTERS
+
+
+def test_all_methods_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Counter[str]()
+    original = yaml_files.read_text
+
+    def counted(path: Any) -> str:
+        read[Path(path).name] += 1
+        return original(path)
+
+    monkeypatch.setattr(yaml_files, "read_text", counted)
+    request = Request(["mgsm"], ["all"], RunOptions(subsets=("en",), limit=1), "specbench run")
+    names = resolve(request)[0].methods
+    assert "sd" in names and {read[f"{name}.yaml"] for name in names} == {1}

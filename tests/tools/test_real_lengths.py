@@ -1,10 +1,17 @@
 """The comparison of draft lengths over two tasks, and what steps cost, from made-up records."""
 
+from pathlib import Path
+
 import pytest
 
 from specbench.results.answers import BASELINE, answers_of
 from tests.support.records import autoregressive, generation, record
+from tools.commands import ROOT
+from tools.real.archive import unpack
+from tools.real.cells import CELLS
+from tools.real.drafting import replays
 from tools.real.lengths import Mix, StepCosts
+from tools.real.measured import Measured
 
 
 @pytest.fixture
@@ -40,3 +47,21 @@ def test_a_step_costs_its_draft_passes_and_its_verifying_pass(mix: Mix) -> None:
     costs = StepCosts.of(mix.answers("v"), answers_of(mix.records, BASELINE))
     assert costs == StepCosts(draft_passes=2, c=pytest.approx(0.1), v=pytest.approx(1.5), emitted=3)
     assert costs.speedup == pytest.approx(3 / 1.7)
+
+
+@pytest.mark.slow
+def test_replayed_lengths_of_the_real_pair_have_what_these_lengths_measured(tmp_path: Path) -> None:
+    """Where verdicts are known to 90 %, what `advise` replays is within 5 % of what the same process measured, and its
+    interval holds it."""
+    (cell,) = [cell for cell in CELLS if cell.name == "drafting-wmt-calibration"]
+    unpack(ROOT / "leaderboards" / "real" / f"{cell.name}.tar.xz", tmp_path)
+    found = [*replays(Measured({cell.name: tmp_path}))]
+    assert [(source, row.num_draft_tokens) for _, source, _, row in found] == [
+        ("sd-recorded", 1), ("sd-recorded", 3), ("sd-recorded", 6), ("sd-6", 1), ("sd-6", 3), ("sd-3", 1)
+    ]  # fmt: skip
+    for _, source, replay, row in found:
+        if replay.known_share >= 0.9:
+            length, speedup = (row.value(name) or 0.0 for name in ("mean_acceptance_length", "speedup"))
+            assert replay.mean_acceptance_length.value == pytest.approx(length, rel=0.05), (source, replay)
+            assert replay.speedup.value == pytest.approx(speedup, rel=0.05), (source, replay)
+            assert (replay.speedup.low or 0.0) <= speedup <= (replay.speedup.high or 0.0)

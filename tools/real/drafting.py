@@ -2,7 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
+from specbench.analysis.advice.advise import replayed_lengths
 from specbench.analysis.draft_lengths import length_name
+from specbench.analysis.roofline.predict import Prediction
 from specbench.report.captions import marked_speedup, verdict_word
 from specbench.results.metric_format import number, speed, with_interval
 from specbench.results.row import MIN_ORDERS, Row
@@ -10,7 +14,7 @@ from specbench.statistics.bootstrap import Estimate
 from tools.drafters.cells import table
 
 from .cells import CALIBRATED, CALIBRATION, CELLS, DRAFTING, FIXED_LENGTHS, MEMORIES, Cell
-from .lengths import Mix, StepCosts, rates_of
+from .lengths import RECORDED, Mix, StepCosts, rates_of
 from .measured import Measured
 from .page import below, conditions, data_words, differing
 
@@ -64,12 +68,19 @@ LENGTHS = """
 The fastest fixed length is chosen with the prompts that it is measured on, which favours it. `of oracle`: tokens per
 cost, as a share of those of an oracle that knows the verdicts and takes the best part of each recorded draft.
 """
+REPLAYED = """
+## Lengths replayed by advise, against measured ones
+
+[`advise`](../guide/examine.md#which-of-these-should-i-run-advise) proposes shorter draft lengths than a run has:
+replayed from its verdicts and pass costs, not measured. Here the same process measured the shorter lengths, too.
+`known`: the share of the needed verdicts that the records have; intervals are over prompts, and cover unknown verdicts.
+"""
 
 
 def page(found: Measured) -> str:
     """The whole page."""
     parts = [head(found), ANSWERS, *(f"- {line}\n" for line in answers(found)), "\n## Memory\n\n", memory_part(found)]
-    parts += [LENGTHS, lengths_part(found)]
+    parts += [LENGTHS, lengths_part(found), REPLAYED, replayed_part(found)]
     parts += [f"\n## {title}\n\n{task_part(found, task)}" for task, title in TITLES.items() if task != "wmt"]
     return "".join([*parts, commands_part(found)])
 
@@ -199,6 +210,52 @@ def lengths_part(found: Measured) -> str:
         heads = ["method", "length", "drafted per step", "τ", "of oracle, %", "tok/s", "speed-up", f"÷ {best}"]
         parts.append(f"### {' and '.join(TITLES[task] for task in tasks)}\n\n{told}\n\n{table(heads, lines, 2)}")
     return "\n" + ("\n".join(parts) or NOT_YET)
+
+
+def replays(found: Measured) -> Iterator[tuple[Cell, str, Prediction, Row]]:
+    """Yields each measured draft length as a longer one of its cell is replayed at it: the cell, the longer method, the
+    replay, and the measured row."""
+    lengths = {f"sd-{length}": length for length in FIXED_LENGTHS}
+    for cell in own_cells():
+        fixed = [name for name in lengths if name in cell.methods]
+        sources = [name for name in (RECORDED, *reversed(fixed)) if name in cell.methods]
+        if not found.has(cell.name) or len(fixed) < 2:
+            continue
+        run = found.run(cell.name)
+        for source in sources:
+            replayed = {
+                each.num_draft_tokens: each
+                for each in replayed_lengths(run, run.with_records(found.row(cell.name, source)))
+            }
+            for name in fixed:
+                if lengths[name] in replayed and name != source:
+                    yield cell, source, replayed[lengths[name]], found.row(cell.name, name)
+
+
+def replayed_part(found: Measured) -> str:
+    """A line for each replayed length that was measured, and how far they are apart."""
+    lines, off = [], dict[str, list[float]]()
+    for cell, source, replay, row in replays(found):
+        pairs = {
+            "τ": (replay.mean_acceptance_length, row.metric("mean_acceptance_length")),
+            "the speed-up": (replay.speedup, row.metric("speedup")),
+        }
+        ratios = {name: (one.value or 0.0) / (other.value or 1.0) for name, (one, other) in pairs.items()}
+        for name, ratio in ratios.items():
+            off.setdefault(name, []).append(abs(ratio - 1))
+        length, speedup = pairs.values()
+        lines.append([
+            f"{TITLES[cell.name.split('-')[1]]}{' (calibration)' * (cell.name in CALIBRATION)}", source,
+            str(row.num_draft_tokens), number(replay.known_share, 0, 100), number(length[0], 2), number(length[1], 2),
+            *map(with_interval, speedup), number(ratios["the speed-up"], 3),
+        ])  # fmt: skip
+    if not lines:
+        return f"\n{NOT_YET}"
+    heads = ["prompts", "from", "to γ", "known, %", "τ, replayed", "τ", "speed-up, replayed", "speed-up", "÷ measured"]
+    told = ", ".join(
+        f"in {name} by at most {max(each):.1%} (median {np.median(each):.1%})" for name, each in off.items()
+    )
+    return f"\nThe replay is off {told}.\n\n{table(heads, lines, 2)}"
 
 
 TASK_HEADS = ["drafter", "method", "γ", "τ", "c", "v", "by costs", "tok/s", "speed-up", "verdict", "differ"]

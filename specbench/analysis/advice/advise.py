@@ -13,12 +13,15 @@ have records. Another precision is another target: its quality stands beside its
 reference, which is AR of the first run.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple, get_args
 
-from specbench.analysis.advice.memory import SharedMemory, levels_of, value_at
-from specbench.analysis.roofline.predict import Machine, RecordedRow, has_shorter_drafts
+from pydantic import Field
+
+from specbench.analysis.advice.memory import LevelCheck, SharedMemory, check_levels, levels_of, value_at
+from specbench.analysis.roofline.predict import Machine, Prediction, RecordedRow, has_shorter_drafts
 from specbench.core.errors import ConfigError, nearest
+from specbench.records.folder import read_environments
 from specbench.report.captions import verdict_word, why_unranked
 from specbench.results.concurrency import LIMITS as LIMITS
 from specbench.results.concurrency import Limits, goodput, load_groups, load_of, rows_by_server
@@ -57,7 +60,7 @@ class Way(FilePart):
     from both intervals. `quality`: the main score; `quality_change`: minus the reference's. `keeps`: whether it writes
     what the reference's target would: the same target and precision, and a lossless method that was not caught.
     `share_cut_in_reasoning`: of its answers, those that ended inside their reasoning, which score as empty; None if
-    none has reasoning. `why_out`: why it is not ranked."""
+    none has reasoning. `n`: its prompts. `why_out`: why it is not ranked."""
 
     run: str
     target: str
@@ -77,6 +80,7 @@ class Way(FilePart):
     keeps: bool
     peak_bytes: float | None
     share_cut_in_reasoning: float | None
+    n: int
     why_out: str | None
     warnings: tuple[RowWarning, ...]
 
@@ -91,7 +95,9 @@ class Way(FilePart):
 
 
 class Advice(FilePart):
-    """The report. `ways`: best first, those that are not ranked last. `quality`: the name of the score, or None."""
+    """The report. `ways`: best first, those that are not ranked last. `quality`: the name of the score, or None.
+    `checks`: of the interpolation between levels, if ways are computed. `without_value`: why rows have no value of the
+    goal, as PATH:METHOD."""
 
     goal: Goal
     task: str
@@ -100,6 +106,8 @@ class Advice(FilePart):
     reference: str
     max_loss: float | None
     ways: tuple[Way, ...]
+    checks: tuple[LevelCheck, ...] = ()
+    without_value: Mapping[str, str] = Field(default_factory=dict)
 
     @property
     def ranked(self) -> list[Way]:
@@ -168,9 +176,14 @@ def advise(
     if goal in ("latency", "throughput", "cost"):
         for each in found:
             candidates += replayed(each, value_of)
+    without_value = {
+        f"{each.text}:{each.row.method_name}": why_no_joules(each) if goal == "energy" else "not recorded"
+        for each, _, _, value in candidates if value.value is None
+    }  # fmt: skip
     candidates = [each for each in candidates if each[3].value is not None]
     if not candidates:
-        raise ConfigError(f"--goal {goal}: no row has {GOAL_TEXTS[goal]}: {MISSING[goal]}")
+        reasons = dict.fromkeys(without_value.values()) if goal == "energy" else [MISSING[goal]]
+        raise ConfigError(f"--goal {goal}: no row has {GOAL_TEXTS[goal]}: {'; '.join(reasons)}")
     # 3. Ranked by the goal; those that are left out come last.
     ways = []
     for each, length, basis, value in candidates:
@@ -186,7 +199,8 @@ def advise(
             method=each.row.method_name, num_draft_tokens=length, load=each.row.level, basis=basis, value=value,
             ratio=Estimate(value=1.0), paired=False, speedup=speedup,
             quality=quality, quality_change=change, verdict=verdict_word(each.row), keeps=keeps(first.row, each.row),
-            peak_bytes=peak_of(each.row), share_cut_in_reasoning=each.row.value("share_cut_in_reasoning"),
+            peak_bytes=each.row.peak_bytes, share_cut_in_reasoning=each.row.value("share_cut_in_reasoning"),
+            n=each.row.n,
             why_out=why_out, warnings=each.row.warnings,
         )))  # fmt: skip
     sign = -1.0 if goal == "cost" else 1.0
@@ -194,9 +208,13 @@ def advise(
     best, best_way = ways[0]
     told = [way if way is best_way else way.model_copy(update=ratio_to(best, best_way, each, way, goal))
             for each, way in ways]  # fmt: skip
+    by_row = {id(each.row): value for each, value in zip(found, values, strict=True)}
+    is_computed = any(basis == "computed" for _, _, basis, _ in candidates)
+    checks = check_levels([each.row for each in found], lambda row: by_row[id(row)]) if is_computed else []
     return Advice(
         goal=goal, task=f"{first.row.task_name}/{first.row.subset}", device=first.row.device, quality=first.row.quality,
         reference=f"{first.text}:{first.row.method_name}", max_loss=max_loss, ways=tuple(told),
+        checks=tuple(checks), without_value=without_value,
     )  # fmt: skip
 
 
@@ -205,7 +223,7 @@ MISSING = {
     "throughput": "give runs with answers of more than one token",
     "cost": "give runs with answers of more than one token",
     "goodput": "give runs of servers with a load (`load:` in servers.yaml), and their folders",
-    "energy": "this needs counters of the processor or of the GPU, which the measuring machine did not let it read",
+    "energy": "give runs of this process, not of servers",
 }
 
 
@@ -286,28 +304,41 @@ def why_too_large(row: Row, memory: SharedMemory) -> str | None:
 
 
 def replayed(each: Measured, value_of: Callable[[Row], Estimate]) -> list[Candidate]:
-    """Returns the best shorter draft length, if it is better than the measured one: on a machine with the pass costs of
-    the row's own run. Nothing without records, or if the drafts depend on their length."""
-    row = each.row
-    if each.run is None or not each.found.own or row.level:
+    """Returns the best shorter draft length, if it is better than the measured one. Nothing without records, or if the
+    drafts depend on their length."""
+    row, measured = each.row, each.row.value("tokens_per_second")
+    if each.run is None or not each.found.own or row.level or measured is None:
         return []
+    best = max(
+        replayed_lengths(each.run, each.found), key=lambda found: found.tokens_per_second.value or 0.0, default=None
+    )
+    if best is None or (best.tokens_per_second.value or 0.0) <= measured:
+        return []
+    faster = row.model_copy(update={"metrics": {**row.metrics, "tokens_per_second": best.tokens_per_second}})
+    return [(each, best.num_draft_tokens, "replayed", value_of(faster))]
+
+
+def replayed_lengths(run: RecordedRun, found: RowWithRecords) -> list[Prediction]:
+    """Returns a row at each shorter draft length, on a machine with the mean pass costs of its own run. Speeds are
+    scaled by measured ÷ replayed at the measured length, which holds the time between passes. Nothing if the drafts
+    depend on their length."""
+    row = found.row
     if row.num_draft_tokens < 2 or row.is_baseline or "decoder" in row.options:
         return []
-    costs = Machine(1.0, row.value("cost_ratio") or 0.0, row.value("verification_cost") or 1.0)
-    recorded = RecordedRow.of(each.run, row, costs)
+    recorded = RecordedRow.of(run, row, Machine.of_answers(found.own, found.baseline))
     if not has_shorter_drafts(recorded.method):
         return []
-    *shorter, own = [found for found in recorded.predictions(each.text) if found.draft_length is None]
-    if not shorter or not own.tokens_per_second.value:
-        return []
-    best = max(shorter, key=lambda found: found.tokens_per_second.value or 0.0)
-    measured = row.value("tokens_per_second")
-    if measured is None or (best.tokens_per_second.value or 0.0) <= own.tokens_per_second.value:
-        return []
-    scale = measured / own.tokens_per_second.value
-    speed = times(best.tokens_per_second, scale)
-    faster = row.model_copy(update={"metrics": {**row.metrics, "tokens_per_second": speed}})
-    return [(each, best.num_draft_tokens, "replayed", value_of(faster))]
+    *shorter, own = [each for each in recorded.predictions(str(run.path)) if each.draft_length is None]
+    scales = [
+        (row.value(name) or 0.0) / replayed.value if replayed.value else 0.0
+        for name, replayed in (("tokens_per_second", own.tokens_per_second), ("speedup", own.speedup))
+    ]
+    return [
+        each.model_copy(update={
+            "tokens_per_second": times(each.tokens_per_second, scales[0]), "speedup": times(each.speedup, scales[1])
+        })
+        for each in shorter if all(scales)
+    ]  # fmt: skip
 
 
 def goal_value(goal: Goal, price_per_hour: float | None) -> Callable[[Row], Estimate]:
@@ -337,6 +368,16 @@ def joules_of(row: Row) -> Estimate:
     return Estimate(value=sum(part.value or 0.0 for part in known))
 
 
+def why_no_joules(each: Measured) -> str:
+    """Returns why a row has no energy, as its run noted when it was measured."""
+    if each.row.served is not None:
+        return "the energy of a server is not measured"
+    environments = [] if each.run is None else read_environments(each.run.path)
+    told = next((found for noted in reversed(environments) if (found := noted.get("energy_unknown"))), {})
+    reasons = [reason for reason in told.values() if isinstance(reason, str)] if isinstance(told, dict) else []
+    return "; ".join(reasons) or "its run could not read a counter of the processor (RAPL) or of the GPU (NVML)"
+
+
 def times(metric: Estimate, factor: float) -> Estimate:
     return Estimate(**{name: None if (end := getattr(metric, name)) is None else end * factor
                        for name in ("value", "low", "high")})  # fmt: skip
@@ -356,11 +397,6 @@ def keeps(reference: Row, row: Row) -> bool:
     same = all(getattr(reference, name) == getattr(row, name) for name in ("target", "target_revision", "dtype"))
     is_lossless = row.lossless or row.is_baseline or (row.served is not None and row.verdict == "greedy equal")
     return same and is_lossless and not row.verdict.startswith(("diverged", "not lossless"))
-
-
-def peak_of(row: Row) -> float | None:
-    """Returns the largest memory of the process: of the device, if the target computes on one."""
-    return row.value("peak_device_bytes") or row.value("peak_host_bytes")
 
 
 def quality_of(reference: Measured, each: Measured) -> tuple[Estimate, Estimate]:

@@ -2,7 +2,8 @@
 
 A request holds keys and values of all its tokens, of the target and of the drafter. So in the same memory AR has a
 higher concurrency than a method, and both are compared at their own: as measured where these levels were, otherwise
-interpolated between measured levels, which is marked as computed.
+interpolated between measured levels, which is marked as computed. The interpolation is checked at each measured level
+that lies between two others: it is interpolated from these, too, and compared with what was measured.
 """
 
 import math
@@ -144,8 +145,24 @@ class EqualMemory(FilePart):
     speedup: Estimate
 
 
+class LevelCheck(FilePart):
+    """A measured level of a server that was also interpolated, from the measured levels on both sides of it. `ratio`:
+    interpolated ÷ measured. A value between neighbouring levels is interpolated over a shorter distance than this."""
+
+    task: str
+    subset: str
+    load: str
+    method: str
+    level: int
+    between: tuple[int, int]
+    measured: Estimate
+    interpolated: Estimate
+    ratio: Estimate
+
+
 class MemoryReport(FilePart):
-    """The report of `specbench memory`. `quantity`: what is compared. `limits`: of goodput, in seconds."""
+    """The report of `specbench memory`. `quantity`: what is compared. `limits`: of goodput, in seconds. `checks`: of
+    the interpolation."""
 
     total_bytes: float
     reserved_bytes: float
@@ -155,6 +172,7 @@ class MemoryReport(FilePart):
     quantity: Literal["tokens/s", "answers/s within the limits"]
     limits: dict[str, float] | None
     compared: tuple[EqualMemory, ...]
+    checks: tuple[LevelCheck, ...]
 
 
 @dataclass(frozen=True)
@@ -259,6 +277,25 @@ def at_equal_memory(
     return found
 
 
+def check_levels(rows: Sequence[Row], value_of: Callable[[Row], Estimate]) -> list[LevelCheck]:
+    """Returns a check of each measured level between two others of the same server; none if a server has only two."""
+    found = []
+    for group in load_groups([row for row in rows if row.level and load_of(row).kind == "concurrency"]):
+        for own in rows_by_server(group):
+            levels = levels_of(own, value_of)
+            context = load_of(own[0]).context
+            for low, checked, high in zip(levels, levels[1:], levels[2:], strict=False):
+                at = value_at([low, high], int(checked.level))
+                if at.basis is None or checked.value.value is None:
+                    continue
+                found.append(LevelCheck(
+                    task=own[0].task_name, subset=own[0].subset, load="" if context is None else f"context {context}",
+                    method=own[0].method_name, level=at.level, between=(int(low.level), int(high.level)),
+                    measured=checked.value, interpolated=at.value, ratio=unpaired_ratio(checked.value, at.value),
+                ))  # fmt: skip
+    return found
+
+
 def levels_of(rows: Sequence[Row], value_of: Callable[[Row], Estimate]) -> list[Level]:
     return [Level(load_of(row).level, value_of(row)) for row in sorted(rows, key=lambda row: load_of(row).level)]
 
@@ -273,12 +310,13 @@ def memory_report(
 ) -> MemoryReport:  # fmt: skip
     """Returns the capacities of AR and of every method of the file, and what rows tell of them. `goodput_of`: the
     answers per second within `limits` of a row; None: tokens per second are compared."""
-    spec = memory.spec
+    spec, value_of = memory.spec, goodput_of or throughput
     return MemoryReport(
         total_bytes=spec.total_gib * GIB, reserved_bytes=spec.reserved_gib * GIB, tokens=spec.tokens,
         models=tuple(memory.models()),
         capacities=tuple(memory.capacity(name) for name in (BASELINE, *memory.drafters)),
         quantity="tokens/s" if goodput_of is None else "answers/s within the limits",
         limits=None if limits is None else dict(limits),
-        compared=tuple(at_equal_memory(memory, rows, goodput_of or throughput)) if rows else (),
+        compared=tuple(at_equal_memory(memory, rows, value_of)) if rows else (),
+        checks=tuple(check_levels(rows, value_of)),
     )  # fmt: skip

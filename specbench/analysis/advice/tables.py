@@ -1,19 +1,23 @@
 """Advice as a table for a terminal of 100 columns, and what it comes to in words."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 
 from specbench.analysis.advice.advise import GOAL_TEXTS, Advice, Way
-from specbench.analysis.advice.memory import MemoryReport
+from specbench.analysis.advice.memory import AtCapacity, LevelCheck, MemoryReport
+from specbench.core.console import counted
 from specbench.core.table import Table, number_columns, text_columns
-from specbench.report.captions import SHARES_OF_ANSWERS, marked, warning_lines
+from specbench.report.captions import PEAK_MEMORY, SHARES_OF_ANSWERS, marked, warning_lines
 from specbench.results.metric_format import NULL, interval, metric_of, number, with_interval
 
 GIB, MIB = 2**30, 2**20
 BASES = {
     "replayed": "replayed: a shorter draft length from recorded verdicts and the pass costs of its own run; measure it "
     "before you rely on it",
-    "computed": "computed: between the measured levels around it; measure that level before you rely on it",
+    "computed": "computed: interpolated between the measured levels around it; measure that level before you rely on "
+    "it",
 }
+INTERPOLATED = "≈"
 
 
 def report_parts(advice: Advice) -> Iterator[Table | str]:
@@ -43,6 +47,8 @@ def ways_table(advice: Advice) -> Table:
         f"{advice.task} on {advice.device}; the difference is from {advice.reference}, paired by prompt where records "
         "are there",
         *(text for basis, text in BASES.items() if any(way.basis == basis for way in advice.ways)),
+        *(check_lines(advice.checks) if any(way.basis == "computed" for way in advice.ways) else []),
+        *([f"GiB: {PEAK_MEMORY}"] if any(way.peak_bytes is not None for way in advice.ways) else []),
         *([f"÷ best of {len(unpaired)} of the ways is from two intervals, not paired"] if unpaired else []),
         *(
             [
@@ -54,6 +60,7 @@ def ways_table(advice: Advice) -> Table:
             else []
         ),
         *(f"not ranked: {way.name_under_load}: {way.why_out}" for way in advice.ways if way.why_out is not None),
+        *(f"left out: {name}: no {GOAL_TEXTS[advice.goal]}: {why}" for name, why in advice.without_value.items()),
         *warning_lines(advice.ways, [way.name for way in advice.ways]),
     ]
     return Table(f"advice for {advice.goal}: {GOAL_TEXTS[advice.goal]}", columns, rows, caption)
@@ -142,7 +149,7 @@ def _equal_memory_table(report: MemoryReport) -> Table:
         bases = {at.basis or NULL for at in (each.ar, each.own)}
         rows.append([
             place, each.method, f"{each.ar.level} → {each.own.level}",
-            f"{number(each.ar.value, digits)} → {number(each.own.value, digits)}", with_interval(each.ratio),
+            f"{value_at_text(each.ar, digits)} → {value_at_text(each.own, digits)}", with_interval(each.ratio),
             with_interval(each.speedup),
             next(basis for basis in (NULL, "computed", "measured") if basis in bases),
         ])  # fmt: skip
@@ -154,10 +161,44 @@ def _equal_memory_table(report: MemoryReport) -> Table:
         f"{report.quantity} of ar and of the method, each with as many requests at once as the memory holds"
         + (f"; limits: {limits}" if limits else ""),
         "method ÷ ar: from both intervals; same load: speed-up with the method's number of requests on both sides",
-        *([BASES["computed"].replace("that level", "those levels")] if any("computed" in row for row in rows) else []),
+        *(
+            [f"{INTERPOLATED} {BASES['computed'].replace('that level', 'those levels')}", *check_lines(report.checks)]
+            if any("computed" in row for row in rows)
+            else []
+        ),
         *dict.fromkeys(lacking),
         *([f"to measure it: load: {{concurrency: [{', '.join(map(str, levels))}]}}"] if levels else []),
     ]
     heads = number_columns("requests\nat once", f"{unit}\nar → method", "method ÷ ar\n[95 %]", "same load\n[95 %]")
     columns = (*text_columns("task", "method"), *heads, *text_columns("basis"))
     return Table("at equal total memory", columns, rows, caption)
+
+
+def value_at_text(at: AtCapacity, digits: int) -> str:
+    """Returns a value at a capacity, with a mark if it is interpolated."""
+    return INTERPOLATED * (at.basis == "computed") + number(at.value, digits)
+
+
+def check_lines(checks: Sequence[LevelCheck]) -> Iterator[str]:
+    """Yields what interpolating measured levels was off by: for each server the worst of its levels."""
+    if not checks:
+        yield (
+            "the interpolation could not be checked: no server was measured at three levels or more with values above 0"
+        )
+        return
+    worst: dict[str, LevelCheck] = {}
+    for each in checks:
+        if each.method not in worst or off_by(each) > off_by(worst[each.method]):
+            worst[each.method] = each
+    told = "; ".join(
+        f"{each.method} at {each.level} (from {each.between[0]} and {each.between[1]}) "
+        f"{each.interpolated.value:.4g} for {each.measured.value:.4g}, × {with_interval(each.ratio)}"
+        for each in worst.values()
+    )
+    levels = counted(len(checks), "measured level")
+    yield f"checked: {levels} interpolated from the levels around it; the worst of each server: {told}"
+
+
+def off_by(check: LevelCheck) -> float:
+    """Returns how far an interpolated value is from the measured one, on the scale of ratios."""
+    return abs(math.log(check.ratio.value)) if check.ratio.value else math.inf

@@ -32,7 +32,8 @@ from specbench.core.table import Table, number_columns, text_columns
 from specbench.records.columns import PassTimes, StepCounts
 from specbench.records.records import Generation, Record
 from specbench.report.captions import dtype_and_device
-from specbench.results.answers import speed_columns
+from specbench.results.answers import Answer, speed_columns
+from specbench.results.draft_lengths import Costs, costs_of_widths
 from specbench.results.metric_format import NULL, number, speed, with_interval
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun, RecordedRuns, read_input, rows_of_subsets, run_folder_of
@@ -72,15 +73,34 @@ def with_own_passes(generation: Generation, decodes_with: str) -> Generation:
 @dataclass(frozen=True)
 class Machine:
     """The pass times of the other machine in milliseconds. `draft_pass`: None if unknown. `verification_cost`: of a
-    method's longest target pass, in passes over one token; those between are interpolated."""
+    method's longest target pass, in passes over one token; those between are interpolated. `costs`: of target passes by
+    their number of tokens, where it is known of more of them."""
 
     target_pass: float
     draft_pass: float | None = None
     verification_cost: float = 1.0
+    costs: Costs | None = None
+
+    @classmethod
+    def of_answers(cls, own: Sequence[Answer], baseline: Sequence[Answer]) -> "Machine":
+        """Returns the machine that gave these answers, with AR's mean pass as 1 ms and the mean draft pass."""
+        drafts, plain = (
+            np.concatenate([getattr(answer, name) for answer in side])
+            for side, name in ((own, "draft_passes"), (baseline, "token_passes"))
+        )
+        draft_pass = float(drafts.mean() / plain.mean()) if len(drafts) and len(plain) else 0.0
+        return cls(1.0, draft_pass, costs=costs_of_widths(own, baseline))
+
+    def verify_costs(self, lengths: Sequence[int], longest: int) -> Array:
+        """Returns the costs of target passes of these query lengths, in passes over one token. `longest`: of the
+        method's longest target pass."""
+        if self.costs is not None:
+            return self.costs(np.asarray(lengths))
+        return np.interp(lengths, [1, max(2, longest)], [1.0, self.verification_cost])
 
     def seconds(self, target: Sequence[int], draft: Sequence[int], longest: int) -> float:
-        """Returns the seconds of passes of these query lengths. `longest`: of the method's longest target pass."""
-        costs = np.interp(target, [1, max(2, longest)], [1.0, self.verification_cost])
+        """Returns the seconds of passes of these query lengths."""
+        costs = self.verify_costs(target, longest)
         return (self.target_pass * float(costs.sum()) + (self.draft_pass or 0.0) * len(draft)) / 1000
 
     def caption(self) -> list[str]:
@@ -215,7 +235,7 @@ class RecordedRow:
             for g, record in zip(self.own, self.records, strict=True)
         ]
         draft_cost = (machine.draft_pass or 0.0) / machine.target_pass
-        verify_costs = np.interp(range(1, most + 2), [1, max(2, self.longest)], [1.0, machine.verification_cost])
+        verify_costs = machine.verify_costs(range(1, most + 2), self.longest)
         found = []
         for option in candidate_lengths(draft_cost, verify_costs.tolist()):
             length = length_of(with_length(self.method, option, most))

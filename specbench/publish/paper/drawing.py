@@ -4,24 +4,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from specbench.report.captions import marked_warnings
-from specbench.results.row import Row
+from specbench.report.captions import HasWarnings, marked_warnings
 from specbench.statistics.bootstrap import Bounds, Estimate
 
 Scale = Literal["categories", "linear", "log2", "map"]
+MOST_SERIES = 14  # methods that colours and markers tell apart
 
 
 @dataclass(frozen=True)
 class Mark:
     """A value with its interval, in the unit of its axis. `x`: its place, or its category. `n`: the number of units
-    that intervals resample. `row`: the row that it is of. `cells`: further cells of its line of data. `y_place`: its
-    place on the second axis of a map, whose values are written into its cells."""
+    that intervals resample. `row`: the row or the way that it is of. `cells`: further cells of its line of data.
+    `y_place`: its place on the second axis of a map, whose values are written into its cells."""
 
     series: str
     x: float | str
     y: Estimate
     n: int
-    row: Row | None = None
+    row: HasWarnings | None = None
     x_interval: Estimate | None = None
     cells: Mapping[str, object] = field(default_factory=dict)
     y_place: float | None = None
@@ -36,8 +36,10 @@ class Mark:
 class Panel:
     """The values of a pair of axes. `metric`: the name of y in the data. `reference`: the value of AR, a dashed line;
     of a map, the value below which cells are hatched.
-    `is_joined`: whether a line joins the marks of a series. `front`: the corners of a Pareto front. `bounds`: of y.
-    `x_name`: the name of x in the data, if it is not the figure's. `x_lines`: places of dotted lines across x."""
+    `is_joined`: whether a line joins the marks of a series. `front`: the corners of a Pareto front, `less_is_better`:
+    whether of x. `bounds`: of y. `from_zero`: whether y begins at 0. `x_name`: the name of x in the data, if it is not
+    the figure's. `x_lines`: places of dotted lines across x. `is_beside`: whether it stands beside the panel before it.
+    """
 
     heading: str
     x_label: str
@@ -51,6 +53,9 @@ class Panel:
     bounds: Bounds | None = None
     x_name: str = ""
     x_lines: tuple[float, ...] = ()
+    less_is_better: bool = False
+    from_zero: bool = False
+    is_beside: bool = False
 
     @property
     def categories(self) -> list[str]:

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from specbench.analysis.profile.profile import DRAFTED, cell_of_steps, steps_of_answer
 from specbench.core.console import counted
 from specbench.core.errors import ConfigError, nearest
-from specbench.publish.paper.drawing import Drawing, Mark, Panel, Scale
+from specbench.publish.paper.drawing import MOST_SERIES, Drawing, Mark, Panel, Scale
+from specbench.publish.paper.frontier import Point, frontier_panels, memory_line
 from specbench.publish.paper.rows import Group, PaperRows, Selection, read_rows
-from specbench.publish.site.charts import front
 from specbench.records.profile import Position
 from specbench.report.captions import conditions_line, few_prompts_line, warning_lines
 from specbench.report.ranking import unranked_line
@@ -45,7 +45,6 @@ ABOUT_TIMES = frozenset(
     | {"cheap_passes", "uneven_drafts"}
 )
 ABOUT_SPEEDUPS = frozenset({"wide_interval", "implausible", "loops"})
-MOST_SERIES = 14  # methods that colours and markers tell apart
 
 
 def read_drawing(kind: str, paths: Sequence[Path], selection: Selection, metric: str | None) -> Drawing:
@@ -204,23 +203,19 @@ def _frontier(rows: PaperRows, metric: str) -> Drawing:
         points = [each for each in points if each[2].value is not None and each[3].value is not None]
         if len(points) < 2:
             continue
-        places = [(x.value or 0.0, y.value or 0.0) for _, _, x, y in points]
-        best = front(places)
-        marks = [
-            Mark(series, x.value or 0.0, y, side.row.n, side.row, x,
-                 {"task": side.row.task_name, "target": side.row.target, "on_front": place in best})
-            for place, (series, side, x, y) in enumerate(points)
-        ]  # fmt: skip
-        corners = tuple(sorted(places[place] for place in best))
-        panels.append(Panel(
-            group.label, axis_label(metric), axis_label(quality), quality, tuple(marks), "linear", front=corners,
-            bounds=_bounds(quality),
-        ))  # fmt: skip
+        panels += frontier_panels(
+            group.label,
+            [Point(series, x, y, side.row.peak_bytes, side.row.n, side.row,
+                   {"task": side.row.task_name, "target": side.row.target}) for series, side, x, y in points],
+            axis_label(metric), axis_label(quality), quality, bounds=_bounds(quality),
+            lower_scores_are_better=metric_of(quality).lower_is_better,
+        )  # fmt: skip
         drawn.append(Group(group.label, tuple(each[1] for each in points), tuple(each[0] for each in points)))
     if not panels:
         raise ConfigError(f"{rows.named_sources}: no task has scores of two methods or more, which frontier needs")
-    what = "Quality against speed, with 95 % intervals over prompts; line: the Pareto front"
-    return Drawing(tuple(panels), metric, "prompts", caption_of(what, drawn))
+    what = "Quality and memory against speed, with 95 % intervals over prompts; line: the Pareto front of each panel"
+    caption = caption_of(what, drawn)
+    return Drawing(tuple(panels), metric, "prompts", [caption[0], memory_line(panels), *caption[1:]])
 
 
 DEFAULTS = {"concurrency": "speedup", "rate": "e2e_ratio"}  # below saturation there is no speed-up in tokens/s

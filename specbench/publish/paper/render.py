@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -14,11 +14,13 @@ import numpy as np
 
 from specbench.core.environment import require
 from specbench.core.errors import ConfigError, nearest
+from specbench.core.files import check_output, write_output
 from specbench.core.table import escaped_latex
 from specbench.publish.paper.drawing import Drawing, Panel
 from specbench.report.captions import MARK
-from specbench.report.display import new_figure, reach
+from specbench.report.display import csv_text, new_figure, reach
 from specbench.results.metric_format import interval, number
+from specbench.results.row import Row
 
 WIDTHS = {"column": 3.25, "text": 5.5, "page": 6.75}  # inches: an ICML column, NeurIPS' text, ICML's two columns
 NARROWEST, WIDEST = 2.0, 20.0
@@ -65,13 +67,13 @@ def width_of(text: str) -> float:
     return width
 
 
-def format_of(path: Path, given: str | None) -> str:
-    """Returns the format of --format, or else of the suffix. Raises ConfigError for an unknown one, if they differ,
-    and if this machine cannot write it."""
+def format_of(path: Path, given: str | None, name: str = "--output") -> str:
+    """Returns the format of --format, or else of the suffix. `name`: the option that gave the path. Raises ConfigError
+    for an unknown one, if they differ, and if this machine cannot write it."""
     suffix = path.suffix.removeprefix(".").lower()
     chosen = given or suffix
     if chosen not in FORMATS:
-        option = f"--format {given}" if given else f"--output {path}"
+        option = f"--format {given}" if given else f"{name} {path}"
         ends = f"give --format, or a name that ends in one of .{', .'.join(FORMATS)}"
         raise ConfigError(f"{option}: {nearest(chosen, FORMATS, ends)}")
     if suffix in FORMATS and suffix != chosen:
@@ -86,6 +88,22 @@ def format_of(path: Path, given: str | None) -> str:
 
 def latex_program() -> str | None:
     return next((name for name in ("lualatex", "xelatex", "pdflatex") if shutil.which(name)), None)
+
+
+def check_figure(path: Path, name: str = "--output") -> None:
+    """Raises ConfigError if the file of a figure, or that of its data, could not be written."""
+    for each in (path, path.with_suffix(".csv")):
+        check_output(name, each)
+
+
+def write_figure(
+    drawing: Drawing, path: Path, format_: str, width: float, height: float | None = None, name: str = "--output"
+) -> Path:
+    """Writes a figure, and beside it what is drawn as CSV, whose path is returned."""
+    write_output(name, path, render(drawing, format_, width, height))
+    data = path.with_suffix(".csv")
+    write_output(name, data, csv_text(drawing.data()))
+    return data
 
 
 def render(drawing: Drawing, format_: str, width: float, height: float | None = None) -> bytes:
@@ -126,7 +144,8 @@ def figure_of(
     drawing: Drawing, width: float, height: float | None = None, shown: Callable[[str], str] = lambda text: text
 ) -> Any:
     """Returns the figure of matplotlib. Without a `height` it grows until each panel has its own."""
-    baselines = [mark.series for panel in drawing.panels for mark in panel.marks if mark.row and mark.row.is_baseline]
+    marks = [mark for panel in drawing.panels for mark in panel.marks]
+    baselines = [mark.series for mark in marks if isinstance(mark.row, Row) and mark.row.is_baseline]
     others = [name for name in drawing.series if name not in baselines]
     styles = {name: _style(others.index(name)) if name in others else OF_AR for name in drawing.series}
     rows = _rows_of_panels(drawing.panels, width)
@@ -161,13 +180,14 @@ def _wrapped(text: str, most: int, shown: Callable[[str], str]) -> str:
 
 def _rows_of_panels(panels: Sequence[Panel], width: float) -> list[list[Panel]]:
     """Returns the panels line by line. Panels of categories and maps are as wide as the figure, and categories go on in
-    the next line if their marks would stand too close; the others share lines."""
+    the next line if their marks would stand too close; the others share lines, those beside each other the same one."""
     lines: list[list[Panel]] = []
     in_a_line = max(1, int(width / PANEL))
-    for panel in panels:
+    for place, panel in enumerate(panels):
+        needed = 1 + len(list(takewhile(lambda other: other.is_beside, panels[place + 1 :])))
         if panel.scale == "categories":
             lines += [[part] for part in _parts(panel, (width - 0.6) / SLOT)]
-        elif panel.scale not in WIDE and lines and lines[-1][0].scale not in WIDE and len(lines[-1]) < in_a_line:
+        elif lines and not {panel.scale, lines[-1][0].scale} & {*WIDE} and len(lines[-1]) + needed <= in_a_line:
             lines[-1].append(panel)
         else:
             lines.append([panel])
@@ -218,7 +238,8 @@ def _draw(
     places = _places(panel)
     if panel.front:
         xs, ys = zip(*panel.front, strict=True)
-        axes.plot(xs, ys, color=GREY, linewidth=2.2, drawstyle="steps-pre", zorder=1)
+        drawstyle = "steps-post" if panel.less_is_better else "steps-pre"
+        axes.plot(xs, ys, color=GREY, linewidth=2.2, drawstyle=drawstyle, zorder=1)
     for name, marks in by_series.items():
         style = styles[name] if panel.is_joined else {**styles[name], "linestyle": "none"}
         intervals = [mark.x_interval for mark in marks]
@@ -360,6 +381,8 @@ def _scale(panel: Panel, axes: Any, shown: Callable[[str], str]) -> None:
         axes.xaxis.set_major_locator(
             FixedLocator(list(np.arange(xs[0], xs[-1] + 1))) if few else MaxNLocator(5, integer=are_whole)
         )
+    if panel.from_zero:
+        axes.set_ylim(0, 1.1 * max(mark.y.value or 0.0 for mark in panel.marks))
     if panel.bounds is not None:
         low, high = axes.get_ylim()
         room = 0.03 * (panel.bounds[1] - panel.bounds[0])

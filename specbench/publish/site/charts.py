@@ -178,12 +178,14 @@ def quality_speed_plots(entries: Entries) -> list[ScatterPlot]:
     return plots
 
 
-def front(values: Sequence[tuple[float, float]]) -> set[int]:
-    """Returns the numbers of the points on the Pareto front: no other point is at least as good in both values and
-    better in one."""
+def front(points: Sequence[tuple[float, ...]]) -> set[int]:
+    """Returns the numbers of the points on the Pareto front, where more is better: no other point is at least as good
+    in all values and better in one."""
     return {
-        place for place, (x, y) in enumerate(values)
-        if not any(other_x >= x and other_y >= y and (other_x, other_y) != (x, y) for other_x, other_y in values)
+        place for place, own in enumerate(points)
+        if not any(
+            other != own and all(theirs >= mine for theirs, mine in zip(other, own, strict=True)) for other in points
+        )
     }  # fmt: skip
 
 

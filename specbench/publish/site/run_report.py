@@ -13,8 +13,8 @@ from specbench.core.environment import is_installed
 from specbench.core.errors import ConfigError
 from specbench.core.files import write_output
 from specbench.core.table import Table, number_columns, text_columns
-from specbench.publish.paper.drawing import Drawing, Panel
-from specbench.publish.paper.figures import KINDS, MOST_SERIES
+from specbench.publish.paper.drawing import MOST_SERIES, Drawing, Panel
+from specbench.publish.paper.figures import KINDS
 from specbench.publish.paper.render import render
 from specbench.publish.paper.rows import PaperRows, Selection, read_rows
 from specbench.publish.site.answers import asset, environment

@@ -37,7 +37,11 @@ def test_the_committed_page_is_of_the_whole_session() -> None:
         "run --task",
     ):
         assert f"specbench {command}" in told
-    assert "../real" in told and "../real-again" in told and len(re.findall(r"(?:agrees with|differs from) (?:mgsm|humaneval)@", text)) == 2
+    assert (
+        "../real" in told
+        and "../real-again" in told
+        and len(re.findall(r"(?:agrees with|differs from) (?:mgsm|humaneval)@", text)) == 2
+    )
     assert "/tmp/" not in text and "session-" not in text
 
 

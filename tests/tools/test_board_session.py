@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.publish.test_bundle import needs_ssh
-from tools.board_session import MOST_LINES, Session, Step, page, whole_session
+from tools.board_session import MOST_LINES, PAGE, Session, Step, page, whole_session
 
 
 def test_the_page_has_every_command_with_its_time_and_what_it_prints() -> None:
@@ -19,6 +19,30 @@ def test_the_page_has_every_command_with_its_time_and_what_it_prints() -> None:
     assert "5 s in all" in text and text.index("## First") < text.index("## Second") < text.index("board merge")
     assert re.search(r"\| ada \| `git clone -q a \\\| cat` \| +0\.0 \| +0\.0 \|", text)
     assert "```text\nok: . (1 bundle)\n```" in text and "… (5 more lines)" in text
+
+
+def test_the_committed_page_is_of_the_whole_session() -> None:
+    """Each of the three and the forger; the embedded pair and the real one were measured again."""
+    text = PAGE.read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\S+) \| `(.*)` \| *(\d+\.\d) \| *(\d+\.\d) \|$", text, re.M)
+    assert {who for who, *_ in rows} == {"maintainer", "submitter", "re-runner", "forger"}
+    told = "\n".join(command for _, command, *_ in rows)
+    for command in (
+        "board init",
+        "board check",
+        "board merge",
+        "board rerun",
+        "bundle make",
+        "bundle sign",
+        "run --task",
+    ):
+        assert f"specbench {command}" in told
+    assert (
+        "../real" in told
+        and "../real-again" in told
+        and len(re.findall(r"(?:agrees with|differs from) (?:mgsm|humaneval)@", text)) == 2
+    )
+    assert "/tmp/" not in text and "session-" not in text
 
 
 @pytest.mark.slow

@@ -101,7 +101,8 @@ class Session:
     def row(self, board: str, method: str, task: str, subset: str) -> str:
         """Returns the name of a row, as BOARD.md has it."""
         text = (self.folder / board / "BOARD.md").read_text(encoding="utf-8")
-        return re.findall(rf"^\| (\w{{8}}) \| {task}@\d+ \| {subset} \| {method} \|", text, re.M)[0]
+        found: list[str] = re.findall(rf"^\| (\w{{8}}) \| {task}@\d+ \| {subset} \| {method} \|", text, re.M)
+        return found[0]
 
     def submit(self, who: str, place: str, branch: str) -> None:
         """A submission is checked, pushed, checked as the workflow does, and merged by the maintainer."""

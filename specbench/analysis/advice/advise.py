@@ -373,7 +373,7 @@ def why_no_joules(each: Measured) -> str:
     if each.row.served is not None:
         return "the energy of a server is not measured"
     environments = [] if each.run is None else read_environments(each.run.path)
-    told = next((found for noted in reversed(environments) if (found := noted.get("energy_unknown"))), {})
+    told: object = next((found for noted in reversed(environments) if (found := noted.get("energy_unknown"))), {})
     reasons = [reason for reason in told.values() if isinstance(reason, str)] if isinstance(told, dict) else []
     return "; ".join(reasons) or "its run could not read a counter of the processor (RAPL) or of the GPU (NVML)"
 

@@ -106,14 +106,14 @@ def check_tensors(config: Any, header: Header) -> None:
     from transformers import modeling_gguf_pytorch_utils as reader
 
     if find_spec("transformers.integrations.gguf") is not None:  # not in all versions
-        from transformers.integrations.gguf import is_gguf_arch_supported
+        from transformers.integrations.gguf.utils import is_gguf_arch_supported
 
         if is_gguf_arch_supported(header.architecture):
             return
     with torch.device("meta"):
         network: Any = AutoModelForCausalLM.from_config(config)
-    processor = reader.TENSOR_PROCESSORS.get(header.architecture, reader.TensorProcessor)()
-    places = reader.get_gguf_hf_weights_map(network, processor)
+    processor: Any = reader.TENSOR_PROCESSORS.get(header.architecture, reader.TensorProcessor)
+    places = reader.get_gguf_hf_weights_map(network, processor())
     if without := [name for name in header.tensors if name not in places and name != FACTORS]:
         raise OtherModel(unplaced(without, network))
     weights = dict(network.named_parameters(remove_duplicate=False))

@@ -109,7 +109,7 @@ def test_positions_are_those_of_llama_cpp(
         ({**YARN, "llama.rope.scaling.attn_factor": 2.0}, {}, r"^llama.rope.scaling.attn_factor = 2.0: transformers"),
         ({}, EIGHTS, r"^tensor 'rope_freqs.weight' has factors from 8 to 8, which are not those of Llama 3"),
         (LINEAR, EIGHTS, r"factor = 4 and tensor 'rope_freqs.weight': transformers has no scaling of positions by bo"),
-        ({}, BIAS, r"^tensor 'blk.0.attn_q.bias' has no place in transformers' LlamaForCausalLM, which would leave"),
+        ({}, BIAS, r"^tensor 'blk.0.attn_q.bias' has no place in transformers' LlamaForCausalLM, and would be left"),
         ({}, {**BIAS, "x": np.ones(4)}, r"^tensor 'blk.0.attn_q.bias' and 1 others have no place"),
     ],
 )  # fmt: skip
@@ -145,7 +145,7 @@ def test_a_run_that_would_measure_another_model_ends(
     code, _, said = specbench(
         "run", "--target", str(path), "--engine", "eager", "--task", "mgsm", "--method", "pld", "--data", "sample"
     )
-    assert code == 2 and "no place in transformers' LlamaForCausalLM, which would leave it out" in " ".join(
+    assert code == 2 and "no place in transformers' LlamaForCausalLM, and would be left out" in " ".join(
         said.split()
     )
 

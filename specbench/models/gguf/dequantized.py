@@ -124,7 +124,7 @@ def check_tensors(config: Any, header: Header) -> None:
 
 def unplaced(names: Sequence[str], network: Any) -> str:
     others = f" and {len(names) - 1} others have" if len(names) > 1 else " has"
-    return f"tensor '{names[0]}'{others} no place in transformers' {type(network).__name__}, which would leave it out"
+    return f"tensor '{names[0]}'{others} no place in transformers' {type(network).__name__}, and would be left out"
 
 
 def missing_weights(names: Sequence[str], network: Any) -> str:

@@ -145,9 +145,7 @@ def test_a_run_that_would_measure_another_model_ends(
     code, _, said = specbench(
         "run", "--target", str(path), "--engine", "eager", "--task", "mgsm", "--method", "pld", "--data", "sample"
     )
-    assert code == 2 and "no place in transformers' LlamaForCausalLM, and would be left out" in " ".join(
-        said.split()
-    )
+    assert code == 2 and "no place in transformers' LlamaForCausalLM, and would be left out" in " ".join(said.split())
 
 
 def test_the_base_of_positions_is_the_files() -> None:

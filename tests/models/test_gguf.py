@@ -333,6 +333,30 @@ def test_an_unknown_way_of_splitting_is_told_without_llama_cpp(file: Path, tmp_p
     check_tokenizer(tokenizer, unknown, GgufOptions("org/model"), None)
 
 
+def test_an_unknown_way_of_splitting_is_refused_with_llama_cpp(file: Path, tmp_path: Path) -> None:
+    """Its reason is told; a tokenizer that the user chose is taken."""
+    found = find_gguf(str(gguf_files.changed(file, tmp_path / "m.gguf", b"gpt-2", b"gpt-9")))
+    tokenizer, reason = load_gguf_tokenizer(found, FILE_ONLY), "unknown pre-tokenizer type: 'gpt-9'"
+    with pytest.raises(ConfigError, match=rf"pre = 'gpt-9': llama.cpp does not know how to split text \({reason}\)"):
+        check_tokenizer(tokenizer, found, FILE_ONLY, reason)
+    with pytest.warns(UserWarning, match="that of --tokenizer 'org/model' is taken unchecked"):
+        check_tokenizer(tokenizer, found, GgufOptions("org/model"), reason)
+    with pytest.warns(
+        UserWarning, match=r"without llama.cpp, which cannot open it \(unknown model architecture\): give"
+    ):
+        check_tokenizer(tokenizer, found, FILE_ONLY, "unknown model architecture")
+
+
+def test_a_dry_run_refuses_an_unknown_way_of_splitting(
+    file: Path, specbench: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    pytest.importorskip("llama_cpp", reason=gguf_files.NO_BINDING)
+    path = gguf_files.changed(file, tmp_path / "m.gguf", b"gpt-2", b"gpt-9")
+    code, _, said = specbench("run", "--task", "mgsm", "--method", "pld", "--data", "sample", "--dry-run", "--engine",
+                              "eager", "--target", str(path))  # fmt: skip
+    assert code == 2 and "(unknown pre-tokenizer type: 'gpt-9')" in " ".join(said.split())
+
+
 def test_a_model_in_several_files_is_dequantized(file: Path, tmp_path: Path) -> None:
     parts = gguf_files.split(file, tmp_path)
     assert len(parts) > 1 and parts[0].name.startswith("model-00001-of-0000")

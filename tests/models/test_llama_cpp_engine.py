@@ -688,7 +688,7 @@ def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
 
 
 def test_an_architecture_that_llama_cpp_lacks(tmp_path: Path) -> None:
-    path = gguf_files.changed(gguf_files.embedded("drafter"), tmp_path / "m.gguf", b"\0llama", b"\0xxxma")
+    path = gguf_files.rewritten(gguf_files.embedded("drafter"), tmp_path / "m.gguf", {}, architecture="xxxma")
     with pytest.raises(
         ConfigError, match=r"m.gguf: general.architecture = 'xxxma': llama.cpp cannot open it \(unknown model "
     ):

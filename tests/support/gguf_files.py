@@ -1,10 +1,11 @@
 """GGUF files made at test time: of the embedded models, of random recurrent and hybrid ones, and faulty ones."""
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Any
 
 import gguf
 import numpy as np
@@ -69,11 +70,30 @@ def with_floats(source: Path, path: Path, **values: float) -> Path:
     return path
 
 
-def copy_into(writer: gguf.GGUFWriter, reader: gguf.GGUFReader) -> None:
+def rewritten(
+    source: Path, path: Path, values: Mapping[str, Any], tensors: Mapping[str, "np.ndarray"] | None = None,
+    architecture: str = "llama",
+) -> Path:  # fmt: skip
+    """Writes a copy with other or more keys, and with more tensors, in float32. A value is a text, a float, None for a
+    key that is left out, or has its type of GGUF beside it."""
+    writer = gguf.GGUFWriter(path, architecture)
+    for key, value in values.items():
+        if isinstance(value, tuple):
+            writer.add_key_value(key, *value)
+        elif value is not None:
+            (writer.add_string if isinstance(value, str) else writer.add_float32)(key, value)
+    for name, weights in (tensors or {}).items():
+        writer.add_tensor(name, weights.astype(np.float32))
+    copy_into(writer, gguf.GGUFReader(source), without=values)
+    return path
+
+
+def copy_into(writer: gguf.GGUFWriter, reader: gguf.GGUFReader, without: Collection[str] = ()) -> None:
     for key, field in reader.fields.items():
-        if not key.startswith("GGUF.") and key != "general.architecture":
+        if not key.startswith("GGUF.") and key != "general.architecture" and key not in without:
             kind, *elements = field.types
-            writer.add_key_value(key, field.contents(), kind, elements[-1] if elements else None)
+            name = key.replace("llama.", f"{writer.arch}.") if key.startswith("llama.") else key
+            writer.add_key_value(name, field.contents(), kind, elements[-1] if elements else None)
     for tensor in reader.tensors:
         writer.add_tensor(tensor.name, tensor.data, raw_shape=tensor.data.shape, raw_dtype=tensor.tensor_type)
     writer.write_header_to_file()

@@ -90,11 +90,22 @@ def binding_version() -> str:
     return version("llama-cpp-python")
 
 
+class CannotOpen(ConfigError):
+    """llama.cpp does not open a file. `reason`: its own."""
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
 class LlamaNetwork:
     """The weights of a GGUF model, opened by llama.cpp. `num_layers_on_gpu`: of its layers, that a GPU computes;
-    ALL_LAYERS means all. Raises ConfigError if llama.cpp cannot open the file."""
+    ALL_LAYERS means all. `repacks`: whether weights are brought into an order for the CPU, which takes time and memory.
+    Raises CannotOpen if llama.cpp cannot open the file."""
 
-    def __init__(self, path: Path, num_layers_on_gpu: int = 0, *, only_vocabulary: bool = False) -> None:
+    def __init__(
+        self, path: Path, num_layers_on_gpu: int = 0, *, only_vocabulary: bool = False, repacks: bool = True
+    ) -> None:
         self.api = library()
         self.path = path
         self.header = read_header(path)  # of a model in several files, the first has the metadata
@@ -102,7 +113,7 @@ class LlamaNetwork:
         self.num_layers_on_gpu = num_layers_on_gpu
         params = self.api.llama_model_default_params()
         params.n_gpu_layers = num_layers_on_gpu
-        params.vocab_only = only_vocabulary
+        params.vocab_only, params.use_extra_bufts = only_vocabulary, repacks
         _LOG.lines = []
         before = own_memory()
         self.handle = self.api.llama_model_load_from_file(str(path).encode(), params)
@@ -137,13 +148,14 @@ class LlamaNetwork:
         return found[:number]
 
 
-def cannot_open(path: Path, reason: str) -> ConfigError:
+def cannot_open(path: Path, reason: str) -> CannotOpen:
     """Returns the error for a file that llama.cpp does not open, with what it says of the tensor or key at fault."""
+    remedy = f"{FETCH}, or take another" if "tensor" in reason else "take another file"
+    found = f"llama.cpp cannot open it: {reason}"
     if "architecture" in reason:
-        known = f"{path}: general.architecture = '{read_header(path).architecture}': llama.cpp cannot open it"
-        return ConfigError(f"{known} ({reason}): take another file, --engine eager or a newer llama-cpp-python")
-    remedy = f"{FETCH}, or take another" if "tensor" in reason else "take another file, or --engine eager"
-    return ConfigError(f"{path}: llama.cpp cannot open it: {reason}: {remedy}")
+        found = f"general.architecture = '{read_header(path).architecture}': llama.cpp cannot open it ({reason})"
+        remedy = "take another file or a newer llama-cpp-python"
+    return CannotOpen(f"{path}: {found}: {remedy}", reason)
 
 
 class Context:

@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from math import prod
+from math import inf, prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from specbench.core.errors import ConfigError
+from specbench.core.errors import ConfigError, nearest
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -24,12 +24,15 @@ STRING, ARRAY = 8, 9
 NUMBERS = {0: "u1", 1: "i1", 2: "u2", 3: "i2", 4: "u4", 5: "i4", 6: "f4", 7: "?", 10: "u8", 11: "i8", 12: "f8"}
 MOST_DIMENSIONS = 4
 FETCH = "fetch the file again"
+CONVERT = f"{FETCH}, or convert the model again"
 FETCH_PARTS = "fetch all parts again, from one place"
 EXPERTS = "_exps."  # in the names of tensors that hold the experts of a layer
 CONTROL, USER_DEFINED, BYTE = 3, 4, 6  # types of tokens
 NORMAL = 1
-EMBEDDINGS = b"token_embd.weight"
-SAMPLING = "general.sampling."
+EMBEDDINGS, OUTPUT = b"token_embd.weight", b"output.weight"
+SCALING, OLD_FACTOR = "rope.scaling.", "rope.scale_linear"
+ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")  # llama.cpp aborts at any other
+SAMPLING, TOKENIZER = "general.sampling.", "tokenizer.ggml."
 ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 # Control tokens that end a turn, also where the file names no such token: as llama.cpp has them.
 TURN_ENDS = frozenset((
@@ -137,12 +140,11 @@ class Header:
         return self.values.get(f"{self.architecture}.{key}")
 
     def of_tokenizer(self, key: str) -> Any:
-        return self.values.get(f"tokenizer.ggml.{key}")
+        return self.values.get(f"{TOKENIZER}{key}")
 
     @property
     def context_length(self) -> int | None:
-        length = self.of_architecture("context_length")
-        return int(length) if length else None
+        return self.of_architecture("context_length") or None
 
     @property
     def tokens(self) -> list[bytes]:
@@ -164,6 +166,15 @@ class Header:
             if kind == CONTROL and token in TURN_ENDS
         ]  # fmt: skip
         return {**named, "the text of a control token": by_text}
+
+    @property
+    def ids_beyond(self) -> dict[str, int]:
+        """The keys of tokens, such as bos_token_id, whose value is no token of the file, and that value."""
+        ids = {key.removeprefix(TOKENIZER): value for key, value in self.values.items() if key.startswith(TOKENIZER)}
+        return {
+            key: value for key, value in ids.items()
+            if key.endswith("_token_id") and not 0 <= value < len(self.tokens)
+        }  # fmt: skip
 
     @property
     def end_ids(self) -> frozenset[int]:
@@ -264,11 +275,13 @@ def _parsed(path: Path, reader: _Reader) -> Header:
         per_block, block_bytes = sizes[kind]
         tensor_bytes = num_weights // per_block * block_bytes
         num_bytes += tensor_bytes
-        if name in (EMBEDDINGS, b"output.weight"):
+        if name in (EMBEDDINGS, OUTPUT):
             tables[name] = tensor_bytes
         if offset + tensor_bytes > end:
             end, last = offset + tensor_bytes, name
-    alignment = int(values.get("general.alignment", 32)) or 32
+    alignment = values.get("general.alignment", 32)
+    if not is_whole(alignment) or alignment < 1 or alignment.bit_count() != 1:
+        raise ConfigError(f"{path}: general.alignment = {alignment!r}, which is no power of two: {FETCH}")
     start = -(-reader.position // alignment) * alignment
     if num_tensors and start + end > len(reader.data):
         raise ConfigError(
@@ -281,6 +294,10 @@ def _parsed(path: Path, reader: _Reader) -> Header:
 
 def written(name: bytes) -> str:
     return name.decode("utf-8", "replace")
+
+
+def is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _block_sizes() -> dict[int, tuple[int, int]]:
@@ -297,6 +314,8 @@ def joined(parts: Sequence[Header]) -> Header:
     _check_parts(parts)
     if not any(part.tensors for part in parts):
         raise ConfigError(f"{first.path}: it has no tensors: it is the vocabulary of a model: give the model's file")
+    for part in parts:
+        _check_rows(part, len(first.tokens))
     if len(parts) == 1:
         return first
     types: Counter[int] = Counter()
@@ -338,19 +357,76 @@ def _check_parts(parts: Sequence[Header]) -> None:
             )
 
 
+def _check_rows(part: Header, num_tokens: int) -> None:
+    """Raises ConfigError if the embeddings or the output layer have more or fewer rows than the model has tokens;
+    llama.cpp opens neither."""
+    for name in (written(EMBEDDINGS), written(OUTPUT)):
+        if (place := part.tensors.get(name)) is not None and place.sizes[1:] != (num_tokens,):
+            found = " x ".join(f"{size:,}" for size in place.sizes[1:]) or "no"
+            raise ConfigError(
+                f"{part.path}: tensor '{name}' has {found} rows, and tokenizer.ggml.tokens has {num_tokens:,} tokens: "
+                f"{CONVERT}"
+            )
+
+
 def _checked(header: Header) -> Header:
     """Returns a header. Raises ConfigError if it lacks what a language model has, in its first file if it has
     several."""
     path = header.path
-    if int(header.values.get("split.no") or 0) > 0:
+    if header.values.get("split.no") not in (None, 0):
         return header
     if not header.architecture:
-        raise ConfigError(f"{path}: general.architecture is missing: {FETCH}, or convert the model again")
+        raise ConfigError(f"{path}: general.architecture is missing: {CONVERT}")
     if header.values.get("general.type", "model") != "model" or header.architecture == "clip":
         kind = header.values.get("general.type", header.architecture)
         raise ConfigError(f"{path}: general.type = '{kind}': give the file of the language model")
-    if not header.of_tokenizer("tokens"):
-        raise ConfigError(
-            f"{path}: tokenizer.ggml.tokens is missing: it holds no language model's tokens: take another"
-        )
+    _check_tokens(header)
+    for key, least in (("block_count", 1), ("context_length", 0), (f"{SCALING}original_context_length", 0)):
+        value = header.of_architecture(key)
+        if (value is None and least) or (value is not None and not (is_whole(value) and value >= least)):
+            raise _wrong(header, f"{header.architecture}.{key}", f"a number of at least {least} is needed")
+    kind = header.of_architecture(f"{SCALING}type")
+    if kind is not None and kind not in ROPE_SCALINGS:
+        raise _wrong(header, f"{header.architecture}.{SCALING}type", nearest(str(kind), ROPE_SCALINGS))
+    for key in (f"{SCALING}factor", OLD_FACTOR):
+        if (factor := header.of_architecture(key)) is not None and not (
+            isinstance(factor, float) and 0 <= factor < inf
+        ):
+            raise _wrong(header, f"{header.architecture}.{key}", "a number of at least 0 is needed")
     return header
+
+
+def _check_tokens(header: Header) -> None:
+    """Raises ConfigError for tokens that are no strings, for types and scores that are not one for each token, and for
+    the number of a token that is none, or that ends answers and does not exist. llama.cpp takes a default in place of
+    the others that do not exist: see `check_tokenizer_kind`."""
+    tokens = header.of_tokenizer("tokens")
+    if tokens is None or (isinstance(tokens, list) and not tokens):
+        raise ConfigError(
+            f"{header.path}: tokenizer.ggml.tokens is missing: it holds no language model's tokens: take another"
+        )
+    if not isinstance(tokens, list):
+        raise _wrong(header, "tokenizer.ggml.tokens", "a list of strings is needed")
+    for key, kinds, needed in (("token_type", "iu", "whole numbers"), ("scores", "iuf", "numbers")):
+        found = header.of_tokenizer(key)
+        if found is None:
+            continue
+        if not isinstance(found, np.ndarray) or found.dtype.kind not in kinds:
+            raise _wrong(header, f"tokenizer.ggml.{key}", f"a list of {needed} is needed")
+        if len(found) != len(tokens):
+            raise ConfigError(
+                f"{header.path}: tokenizer.ggml.{key} has {len(found):,} values, and tokenizer.ggml.tokens has "
+                f"{len(tokens):,} tokens: {CONVERT}"
+            )
+    for key, value in header.values.items():
+        if key.startswith(TOKENIZER) and key.endswith("_token_id") and not is_whole(value):
+            raise _wrong(header, key, "the number of a token is needed")
+    for key in ENDS:
+        if key in header.ids_beyond:
+            raise _wrong(header, f"tokenizer.ggml.{key}", f"the last token is {len(tokens) - 1:,}")
+
+
+def _wrong(header: Header, key: str, problem: str) -> ConfigError:
+    value = header.values.get(key)
+    found = f"{key} is missing" if value is None else f"{key} = {value!r:.60}".replace("\n", " ")
+    return ConfigError(f"{header.path}: {found}: {problem}: {CONVERT}")

@@ -16,7 +16,15 @@ from specbench.core.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoints import one_line, quiet_transformers
 from specbench.models.devices import check_memory, is_out_of_memory
-from specbench.models.gguf.engine import ALL_LAYERS, ENGINE, PACKAGE, LlamaNetwork, library
+from specbench.models.gguf.dequantized import (
+    OtherModel,
+    check_tensors,
+    file_config,
+    is_readable,
+    missing_weights,
+    unplaced,
+)
+from specbench.models.gguf.engine import ALL_LAYERS, ENGINE, PACKAGE, CannotOpen, LlamaNetwork, library
 from specbench.models.gguf.files import GgufFile, find_gguf
 from specbench.models.gguf.model import DequantizedLM, GgufLM, LlamaLM
 from specbench.models.gguf.options import GgufOptions
@@ -55,7 +63,7 @@ def load_gguf(
         network: Any = load_dequantized(file, dtype, device, options)
         return DequantizedLM(network, file.header, tokenizer, name, file.identity)
     check_memory(file.num_bytes, f"{file.path}: its weights take", "take a smaller quantization")
-    network = LlamaNetwork(file.path, layers_on_gpu(is_cpu, options.gpu_layers))
+    network = open_network(file, layers_on_gpu(is_cpu, options.gpu_layers), options)
     check_tokenizer(tokenizer, file, options, tokenize_by(network))
     return LlamaLM(network, file.header, tokenizer, name, file.identity, options)
 
@@ -73,15 +81,39 @@ def tokenize_by(network: LlamaNetwork) -> Tokenize:
     return lambda text, adds: network.tokenize(text, add_special=adds, parse_special=False)
 
 
-def own_tokenize(file: GgufFile) -> Tokenize | None:
-    """Returns llama.cpp's tokenizer of a file whose weights it does not read; None if it is not installed, cannot be
-    loaded, or does not know the model."""
+def own_tokenize(file: GgufFile) -> Tokenize | str | None:
+    """Returns llama.cpp's tokenizer of a file whose weights it does not read, or why it has none; None without
+    llama.cpp."""
     if not is_installed(PACKAGE):
         return None
     try:
         return tokenize_by(LlamaNetwork(file.path, only_vocabulary=True))
-    except ConfigError:
+    except CannotOpen as error:
+        return error.reason
+    except ConfigError:  # it does not load
         return None
+
+
+def open_network(file: GgufFile, num_layers_on_gpu: int, options: GgufOptions) -> LlamaNetwork:
+    """Returns a file that llama.cpp has opened. Raises ConfigError if it cannot, which names the other engines only
+    where they can."""
+    try:
+        return LlamaNetwork(file.path, num_layers_on_gpu)
+    except CannotOpen as error:
+        splits = "pre-tokenizer" not in error.reason or options.tokenizer is not None
+        if "tensor" not in error.reason and splits and is_readable(file):
+            raise ConfigError(f"{error}, or {options.other_engine('eager')}") from error
+        raise
+
+
+def or_llama_cpp(remedy: str, file: GgufFile, options: GgufOptions) -> str:
+    """Returns a remedy with the advice to compute by llama.cpp, unless that is installed and cannot open the file."""
+    if options.given_by != "name" and is_installed(PACKAGE):
+        try:
+            LlamaNetwork(file.path, repacks=False)
+        except ConfigError:
+            return remedy
+    return f"{remedy}, or {options.other_engine(ENGINE)}"
 
 
 def layers_on_gpu(is_cpu: bool, wanted: int | None) -> int:
@@ -102,32 +134,34 @@ def load_dequantized(file: GgufFile, dtype: Any, device: torch.device, options: 
         num_bytes = sum(file.header.types.values()) * dtype.itemsize
         what = f"{file.path}: its weights, dequantized to {str(dtype).removeprefix('torch.')}, take"
         check_memory(num_bytes, what, f"take a smaller one, or {options.other_engine(ENGINE)}")
+    header = file.header
     try:
         # The bar of dequantizing is shown whatever transformers' verbosity.
         with quiet_transformers(), redirect_stderr(StringIO()), TemporaryDirectory(prefix="gguf-") as folder:
             path = file.path if len(file.paths) == 1 else one_file(file, Path(folder), options)
+            config = file_config(path, header)
+            check_tensors(config, header)
             loaded: Any = AutoModelForCausalLM.from_pretrained(
-                str(path.parent), gguf_file=path.name, dtype=dtype, output_loading_info=True
+                str(path.parent), gguf_file=path.name, config=config, dtype=dtype, output_loading_info=True
             )
         network: Any = loaded[0].to(device).eval()
+        if lacking := sorted(loaded[1]["missing_keys"]):
+            raise OtherModel(missing_weights(lacking, network))
+        if without := sorted(loaded[1]["unexpected_keys"]):
+            raise OtherModel(unplaced(without, network))
     except ConfigError:
         raise
     except Exception as error:  # of many classes
         if is_out_of_memory(error):
+            remedy = or_llama_cpp("free memory", file, options)
             raise ConfigError(
-                f"{file.path}: out of memory on {device} while its weights are dequantized: free memory, or "
-                f"{options.other_engine(ENGINE)}"
+                f"{file.path}: out of memory on {device} while its weights are dequantized: {remedy}"
             ) from error
         reason = one_line(error)
-        key = f" general.architecture = '{file.header.architecture}':" if "architecture" in reason else ""
-        raise ConfigError(
-            f"{file.path}:{key} transformers cannot load it ({reason}): {options.other_engine(ENGINE)}"
-        ) from error
-    if lacking := sorted(loaded[1]["missing_keys"]):
-        raise ConfigError(
-            f"{file.path}: it lacks {len(lacking)} tensors that transformers' {type(network).__name__} has, such as "
-            f"{lacking[0]}: {options.other_engine(ENGINE)}, or fetch the file again"
-        )
+        key = f" general.architecture = '{header.architecture}':" if "architecture" in reason else ""
+        problem = reason if isinstance(error, OtherModel) else f"{key} transformers cannot load it ({reason})".strip()
+        remedy = or_llama_cpp("take another file", file, options)
+        raise ConfigError(f"{file.path}: {problem}: {remedy}") from error
     return network
 
 
@@ -160,9 +194,16 @@ def one_file(file: GgufFile, folder: Path, options: GgufOptions) -> Path:
 
 
 def check_tokenizer_kind(file: GgufFile, options: GgufOptions) -> None:
+    """Raises ConfigError if the tokenizer in a file is to be used and lacks a part, or names a token that is none."""
     if options.tokenizer is not None:
         return
-    kind = file.header.of_tokenizer("model")
+    header = file.header
+    kind = header.of_tokenizer("model")
     lacking = "model" if not kind else NEEDED.get(str(kind))
-    if lacking is not None and (not kind or file.header.of_tokenizer(lacking) is None):
+    if lacking is not None and (not kind or header.of_tokenizer(lacking) is None):
         raise ConfigError(f"{file.path}: tokenizer.ggml.{lacking} is missing: {options.other_tokenizer}")
+    for key, value in header.ids_beyond.items():
+        raise ConfigError(
+            f"{file.path}: tokenizer.ggml.{key} = {value}: the last token is {len(header.tokens) - 1:,}: "
+            f"{options.other_tokenizer}"
+        )

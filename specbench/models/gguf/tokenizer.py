@@ -50,10 +50,10 @@ def load_gguf_tokenizer(file: GgufFile, options: GgufOptions) -> Any:
     return tokenizer
 
 
-def check_tokenizer(tokenizer: Any, file: GgufFile, options: GgufOptions, tokenize: Tokenize | None) -> None:
+def check_tokenizer(tokenizer: Any, file: GgufFile, options: GgufOptions, tokenize: Tokenize | str | None) -> None:
     """Raises ConfigError if a tokenizer has other bytes for a token than the file, other special tokens or more
-    tokens; and if it is made from the file but splits a text otherwise than llama.cpp. `tokenize`: llama.cpp's; None
-    without it."""
+    tokens; and if it is made from the file but splits a text otherwise than llama.cpp. `tokenize`: llama.cpp's,
+    or why it has none; None without it."""
     header, source = file.header, options.tokenizer
     other = f"the tokenizer of --tokenizer '{source}'" if source else "transformers' tokenizer"
     remedy = "give that of the model" if source else options.other_tokenizer
@@ -83,16 +83,22 @@ def check_tokenizer(tokenizer: Any, file: GgufFile, options: GgufOptions, tokeni
     check_splits(tokenizer, file, options, tokenize)
 
 
-def check_splits(tokenizer: Any, file: GgufFile, options: GgufOptions, tokenize: Tokenize | None) -> None:
-    """Raises ConfigError, or warns if the user chose the tokenizer, if it splits a text otherwise than llama.cpp. Warns
-    if nothing can show it."""
+def check_splits(tokenizer: Any, file: GgufFile, options: GgufOptions, tokenize: Tokenize | str | None) -> None:
+    """Raises ConfigError, or warns if the user chose the tokenizer, if it splits a text otherwise than llama.cpp, or if
+    llama.cpp does not know how to split. Warns if nothing can show it."""
     pre, source = file.header.of_tokenizer("pre") or "default", options.tokenizer
     kind = f"tokenizer.ggml.pre = '{pre}'"
-    if tokenize is None:
+    if isinstance(tokenize, str) and "pre-tokenizer" in tokenize:
+        problem = f"{file.path}: {kind}: llama.cpp does not know how to split text ({tokenize})"
+        if source is None:
+            raise ConfigError(f"{problem}: {options.other_tokenizer}")
+        warnings.warn(f"{problem}: that of --tokenizer '{source}' is taken unchecked", UserWarning, stacklevel=1)
+        return
+    if tokenize is None or isinstance(tokenize, str):
         if source is None and file.header.of_tokenizer("model") == BYTE_LEVEL and pre not in COMPARED:
-            problem = "whether transformers splits text as the model expects is not checked without llama.cpp"
-            remedy = f"install llama-cpp-python, or {options.other_tokenizer}"
-            warnings.warn(f"{file.path}: {kind}: {problem}: {remedy}", UserWarning, stacklevel=1)
+            without = f", which cannot open it ({tokenize}): " if tokenize else ": install llama-cpp-python, or "
+            problem = f"whether transformers splits text as the model expects is not checked without llama.cpp{without}"
+            warnings.warn(f"{file.path}: {kind}: {problem}{options.other_tokenizer}", UserWarning, stacklevel=1)
         return
     for text, adds in ((SAMPLE, False), ("Hello", True)):
         found = tokenizer(text, add_special_tokens=adds)["input_ids"]

@@ -85,9 +85,9 @@ class MeasuredSubset(FilePart):
 class Ties(FilePart):
     """The number of greedy answers of a method that differ from AR's, how many of these differences are near-ties, and
     the kinds of all others (`specbench.models.near_ties`). Where no answer differs there are none in short runs and in
-    files of earlier versions. `tolerance`: the largest change of a gap between logits that the width of a pass explains.
-    `share_equal`: the rows that do not depend on the width. `num_decoded_again`: the answers that were decoded again. In
-    files of earlier versions these two and the kinds are null."""
+    files of earlier versions. `tolerance`: the largest change of a gap between logits that the width of a pass
+    explains. `share_equal`: the rows that do not depend on the width. `num_decoded_again`: the answers that were
+    decoded again. In files of earlier versions these two and the kinds are null."""
 
     task: str
     subset: str

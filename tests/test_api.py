@@ -396,3 +396,16 @@ def test_a_difference_from_ar_says_its_kind(measure: Measure) -> None:
     assert again(kinds | {"rule": 0, "width": kinds["rule"]}).verdict == "width only"
     with pytest.raises(ConfigError, match="divergence: has the kinds of 9 differences"):
         again(kinds | {"rule": 9})
+
+
+def test_equal_answers_have_the_noise_of_the_target_unless_the_run_is_short(
+    measure: Measure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert measure(output=tmp_path / "short").rows[-1].batch_width is None
+    monkeypatch.setattr("specbench.running.execute.MIN_TOKENS_OF_RUN", 1)
+    results = measure(output=tmp_path / "long")
+    ar, row = results.rows
+    assert row.verdict == "greedy equal" and row.differences is not None and row.differences.answers == 0
+    assert row.batch_width is not None and 0 < row.batch_width.tolerance < 1e-2
+    assert row.batch_width.share_equal is not None and ar.batch_width is None
+    assert RecordedRun(results.path).recompute_row(row) == row

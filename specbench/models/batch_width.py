@@ -32,9 +32,10 @@ LONG_PREFIX = 512  # tokens of other prompts before the longer prefix
 # kept: an answer in passes of this width, which are all kept; in the short form in passes of all widths in turn, since
 # a long prompt is read anew for each reading. prompt: a whole answer in one pass. chain, tree: a pass on the prefix
 # that the single passes read, too. after: a single pass after a pass of this width that was kept, whose keys and values
-# it reads. fresh tree: a tree right behind a text that was read in one pass. Only kept, prompt and fresh tree are free
+# it reads. fresh tree: a tree right behind a text whose passes were all kept. Only kept, prompt and fresh tree are free
 # of rollbacks, so that they alone make the noise: a fault in rolling back is none of the width. A fault of the passes
-# themselves is none either: see `BatchWidth.is_wrong` and `BatchWidth.trust`.
+# themselves is none either: see `BatchWidth.is_wrong` and `BatchWidth.trust`. No method reads a whole answer in one
+# pass, so that against readings in passes like its own, kept and fresh tree are the noise.
 Compared = Literal["chain", "after", "tree", "after tree", "kept", "prompt", "fresh tree"]
 Prefix = Literal["short", "long"]
 Found: TypeAlias = "tuple[Compared, int, int, torch.Tensor]"
@@ -54,9 +55,11 @@ class Noise(FilePart):
 
     `num_changed`: prompts for which AR picks another token at some position if computed with other query lengths.
     `max_gap_change`: the largest change of a gap between the highest logit and one of the next nine. `tolerance`:
-    SAFETY times that; a gap beyond it is not explained by the width. `mean_square_change`: E_p[(Δ ln p)²] per position,
-    the noise in the probabilities of a correct method. `share_equal`: rows that are those of single passes, bit for
-    bit; null in files of earlier versions. Passes that are wrong are left out of all of them.
+    SAFETY times that; a gap beyond it is not explained by the width. `kept_tolerance`: the same without passes over a
+    whole answer, which no method makes; null: no other pass is known to be right, and in files of earlier versions.
+    `mean_square_change`: E_p[(Δ ln p)²] per position, the noise in the probabilities of a correct method.
+    `share_equal`: rows that are those of single passes, bit for bit; null in files of earlier versions. Passes that are
+    wrong are left out of all of them.
     """
 
     num_prompts: int
@@ -66,6 +69,7 @@ class Noise(FilePart):
     tolerance: float
     mean_square_change: float
     share_equal: float | None = None
+    kept_tolerance: float | None = None
 
 
 @dataclass(frozen=True)
@@ -165,7 +169,8 @@ class BatchWidth(FilePart):
         elif any(map(self.is_wrong, trees)):
             is_right = False
         else:
-            has_mask = self.sibling_change is not None and self.sibling_change <= self._tolerance(self._used())
+            kept = self._tolerance(_without_prompts(self._used()))
+            has_mask = self.sibling_change is not None and self.sibling_change <= kept
             is_right = True if trees and has_mask else None
         return Trust(not self.wrong_widths, is_right)
 
@@ -176,11 +181,13 @@ class BatchWidth(FilePart):
         if tree_width is not None and self.trust(tree_width).trees:
             used += [each for each in self.changes if each.compared == "fresh tree"]
         num_positions = sum(each.num_positions for each in used)
+        kept = _without_prompts(used)
         return Noise(
             num_prompts=self.num_prompts, num_positions=self.num_positions, num_changed=self.num_changed,
             max_gap_change=max((each.max_gap_change for each in used), default=0.0), tolerance=self._tolerance(used),
             mean_square_change=self.mean_square_change,
             share_equal=sum(each.num_equal for each in used) / num_positions if num_positions else None,
+            kept_tolerance=self._tolerance(kept) if kept and not self.wrong_widths else None,
         )  # fmt: skip
 
     def _used(self, max_width: int | None = None, tree_width: int | None = None) -> list[WidthChange]:
@@ -193,6 +200,10 @@ class BatchWidth(FilePart):
 
     def _tolerance(self, used: Sequence[WidthChange]) -> float:
         return max(SAFETY * max((each.max_gap_change for each in used), default=0.0), ULPS * self.rounding)
+
+
+def _without_prompts(changes: Sequence[WidthChange]) -> list[WidthChange]:
+    return [each for each in changes if each.compared != "prompt"]
 
 
 @dataclass
@@ -476,7 +487,8 @@ class _Measurement:
 
     def _fresh_trees(self, ids: list[int], start: int, width: int) -> "list[Found]":
         """Reads a tree in the middle of an answer, right behind the text, and once more with other wrong tokens in the
-        same places. Returns the rows of the right tokens of both."""
+        same places. The answer before it is read in kept passes, as by a method. Returns the rows of the right tokens
+        of both."""
         place = max(start, (start + len(ids)) // 2 - 1)
         rows: list[torch.Tensor] = []
         for offset in (0, self.max_width):
@@ -484,7 +496,8 @@ class _Measurement:
             if not path:
                 return []
             self.target.reset()
-            self.target.score(ids[:place], 1)
+            for end in (*range(start, place, self.max_width), place):
+                self.target.score(ids[:end], 1)
             rows.append(self._tree_rows(ids[: place + 1], nodes, parents, path))
         self.sibling_change = max(self.sibling_change or 0.0, gap_change(*rows), gap_change(*rows[::-1]))
         return [("fresh tree", width, place - start + 1, each) for each in rows]

@@ -103,6 +103,11 @@ class PassLog:
     def num_passes(self) -> int:
         return len(self._passes)
 
+    @property
+    def lengths(self) -> list[int]:
+        """The query length of each pass."""
+        return [length for length, *_ in self._passes]
+
     def add(self, query_length: int, start: Any, end: Any) -> None:
         self._passes.append((query_length, start, end, 1))
 

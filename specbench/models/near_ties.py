@@ -1,8 +1,9 @@
 """The target's logits where a greedy output differs from AR's: of which kind the difference is.
 
 *rule*: an emitted token is not the argmax of the row that the method's own pass gave. *state*: that row is not what the
-target gives after the same text. *near-tie*: the two tokens are about equally probable, and rounding decided. *width*:
-none of these, so the target itself depends on the width of a pass. *unknown*: what would decide is not known.
+target gives after the same text, or after passes like the method's that were never rolled back. *near-tie*: the two
+tokens are about equally probable, and rounding decided. *width*: none of these, so the target itself depends on the
+width of a pass. *unknown*: what would decide is not known.
 """
 
 import math
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import NonNegativeInt
 
+from specbench.models.agreement import SAFETY
 from specbench.models.batch_width import TRUSTED, BaselineAnswer, Trust
 from specbench.statistics.bootstrap import FilePart
 
@@ -38,8 +40,9 @@ class TokenDifference(FilePart):
     `position`: counts new tokens from 0. A token is None if its output had ended. `gap`: the highest logit of the
     target there − the lower logit of the two tokens; None if one output had ended. `kind`: null in files of earlier
     versions. `state_change`: the largest change of a gap between logits from the target's own row after the same text
-    to the row of the method's pass; null if that row is not known. `repeated`: whether a second decoding gave the same
-    tokens; null: there was none.
+    to the row of the method's pass; null if that row is not known. `replay_change`: the same from rows of passes like
+    the method's that were not rolled back; null where `state_change` decides, and in files of earlier versions.
+    `repeated`: whether a second decoding gave the same tokens; null: there was none.
     """
 
     prompt: str
@@ -50,6 +53,7 @@ class TokenDifference(FilePart):
     near_tie: bool
     kind: Kind | None = None
     state_change: float | None = None
+    replay_change: float | None = None
     repeated: bool | None = None
 
     @property
@@ -136,10 +140,13 @@ def compare_greedy(
     target: "ScoringModel", answers: Sequence[BaselineAnswer], outputs: Sequence[list[int]], tolerance: float,
     decode_text: DecodeText, num_verified: int | None = None, num_accepted: int | None = None,
     decode_again: DecodeAgain | None = None, trust: Trust = TRUSTED,
+    kept_tolerance: float | None = None,
 ) -> Greedy:  # fmt: skip
     """Compares greedy outputs with AR's answers, one output per answer. Only outputs that differ are scored again.
     `num_verified`, `num_accepted`: the draft tokens verified and accepted while the outputs were made."""
-    differences = find_differences(target, answers, outputs, tolerance, decode_text, decode_again, trust)
+    differences = find_differences(
+        target, answers, outputs, tolerance, decode_text, decode_again, trust, kept_tolerance
+    )
     serious = [each for each in differences if not each.near_tie]
     return Greedy(
         num_prompts=len(answers), num_equal=len(answers) - len(differences),
@@ -161,11 +168,13 @@ def _gravity(difference: TokenDifference) -> int:
 def find_differences(
     target: "ScoringModel", answers: Sequence[BaselineAnswer], outputs: Sequence[list[int]], tolerance: float,
     decode_text: DecodeText = str, decode_again: DecodeAgain | None = None, trust: Trust = TRUSTED,
+    kept_tolerance: float | None = None,
 ) -> list[TokenDifference]:  # fmt: skip
     """Returns the first difference of each output that differs from its answer, with its kind. `tolerance`: the largest
     change that the width of a pass explains (`Noise.tolerance`). `decode_again`: decodes an answer once more and
     records the method's own passes; all but some near-ties are decoded again. `trust`: what is known of the target's
-    passes of the method's kind."""
+    passes of the method's kind. `kept_tolerance`: what the width explains against readings in passes like the method's
+    (`Noise.kept_tolerance`); None: there are none."""
     differences = []
     num_ties = 0
     for index, (answer, output) in enumerate(zip(answers, outputs, strict=True)):
@@ -186,11 +195,19 @@ def find_differences(
         change = None
         if own is not None and repeated:
             change = own.state_change(target, position, trusts_wide=trust.wide)
+        is_beyond = change is not None and not change <= tolerance
+        # A fault of the state may be smaller than what a pass over a whole text changes: then passes like the method's
+        # tell it, which change less.
+        replay = None
+        if own is not None and change is not None and kept_tolerance is not None and not change <= kept_tolerance:
+            replay = None if is_beyond else own.replay(target, position, kept_tolerance)
+        if replay is not None and kept_tolerance is not None:
+            is_beyond = not replay.change <= max(kept_tolerance, SAFETY * replay.apart)
         # In this order: a wrong rule or state may show at a near-tie too.
         kind: Kind = "unknown"
         if own is not None and own.not_argmax is not None:
             kind = "rule"
-        elif change is not None and not change <= tolerance:
+        elif is_beyond:
             kind = "unknown" if trust.trees is None else "state"
         elif is_tie:
             kind = "near-tie"
@@ -200,7 +217,8 @@ def find_differences(
         differences.append(
             TokenDifference(
                 prompt=answer.name, position=position, ar_token=ar_token, method_token=method_token, gap=gap,
-                near_tie=kind == "near-tie", kind=kind, state_change=change, repeated=repeated,
+                near_tie=kind == "near-tie", kind=kind, state_change=change,
+                replay_change=None if replay is None else replay.change, repeated=repeated,
             )
         )  # fmt: skip
     return differences

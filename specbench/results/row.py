@@ -241,7 +241,7 @@ class RowDifferences(FilePart):
 
 class RowBatchWidth(FilePart):
     """How the target depends on the number of tokens that one pass reads, in passes as the method's, along AR's first
-    answers from which methods differ.
+    answers from which methods differ, or its first ones if none does.
 
     `tolerance`: what the width explains of a gap between logits. `share_equal`: rows of logits that are those of passes
     over one token, bit for bit; null in runs of earlier versions. Of several subsets the largest tolerance and the
@@ -350,7 +350,7 @@ class Row(FilePart):
     verdict: str = "not audited"  # the result of comparing outputs: specbench.results.verdict
     divergence: Divergence | None = None  # kinds of differences from AR's own greedy answers; null: none, or not known
     differences: RowDifferences | None = None  # from AR's own greedy answers; null: sampled, AR itself, or not known
-    batch_width: RowBatchWidth | None = None  # of the target; null: no greedy answer differs, or not known
+    batch_width: RowBatchWidth | None = None  # of the target; null: not measured
     evidence: Evidence | None = None  # the audit behind the verdict; null if the verdict is of the row's own outputs
     quality: str | None = None  # the metric of the main score; null if nothing is scored, or subsets have others
     signatures: dict[str, str] = Field(default_factory=dict)  # how scores were computed, where a name is not enough

@@ -84,14 +84,15 @@ class MeasuredSubset(FilePart):
 
 class Ties(FilePart):
     """The number of greedy answers of a method that differ from AR's, how many of these differences are near-ties, and
-    the kinds of all others (`specbench.models.near_ties`). `tolerance`: the largest change of a gap between logits that
-    the width of a pass explains. `share_equal`: the rows that do not depend on the width. `num_decoded_again`: the
-    answers that were decoded again. In files of earlier versions these two and the kinds are null."""
+    the kinds of all others (`specbench.models.near_ties`). Where no answer differs there are none in short runs and in
+    files of earlier versions. `tolerance`: the largest change of a gap between logits that the width of a pass
+    explains. `share_equal`: the rows that do not depend on the width. `num_decoded_again`: the answers that were
+    decoded again. In files of earlier versions these two and the kinds are null."""
 
     task: str
     subset: str
     method: str
-    num_different: PositiveInt
+    num_different: NonNegativeInt
     num_near_ties: NonNegativeInt
     tolerance: FiniteFloat
     share_equal: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = None
@@ -369,7 +370,7 @@ class MeasuredRun:
         )  # fmt: skip
 
     def _batch_width(self, method: MethodSpec, parts: Sequence[MeasuredSubset]) -> RowBatchWidth | None:
-        """Returns how the target depends on the width of a pass, where answers of the method differ from AR's."""
+        """Returns how the target depends on the width of a pass; None if it was not measured."""
         ties = self._ties(method, parts)
         if not ties:
             return None

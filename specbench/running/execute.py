@@ -13,7 +13,14 @@ from specbench.core.progress import doing
 from specbench.decoding.bridges import common_ids
 from specbench.decoding.decoder import Decoder, QueryInfo, drafting_decoders, tree_width
 from specbench.models import machine
-from specbench.models.batch_width import BaselineAnswer, BatchWidth, beginnings, measure_batch_width
+from specbench.models.batch_width import (
+    NUM_NOISE_ANSWERS,
+    NUM_NOISE_TOKENS,
+    BaselineAnswer,
+    BatchWidth,
+    beginnings,
+    measure_batch_width,
+)
 from specbench.models.near_ties import Divergence, find_differences
 from specbench.models.own_passes import OwnPasses
 from specbench.models.scoring import ScoringModel
@@ -41,6 +48,10 @@ from specbench.running.request import Judge, Request
 from specbench.specs.run import RunSpec
 from specbench.tasks.examples import TaskData
 from specbench.tasks.judge import JUDGEMENTS_FILE
+
+# If no answer differs, the noise is measured where AR wrote this many times the tokens along which it is measured. Each
+# of these takes about two passes, so that all are less than a tenth of the passes of AR and a method.
+MIN_TOKENS_OF_RUN = 16
 
 
 @dataclass(frozen=True)
@@ -235,8 +246,9 @@ def measurement_of(plan: Plan, records: RecordStore, answers: RunAnswers) -> Mea
 
 
 def _ties(plan: Plan, records: RecordStore, answers: RunAnswers) -> Iterator[Ties]:
-    """Yields the kinds of differences between greedy answers and AR's. One measurement of how the target depends on the
-    width of a pass serves all methods of a subset."""
+    """Yields the kinds of differences between greedy answers and AR's, with how the target depends on the width of a
+    pass: also where none differs, since equal answers say more of a method if passes round differently. One measurement
+    of this serves all methods of a subset."""
     for run in plan.subset_runs:
         target = plan.models.scoring
         if run.task.generation.temperature != 0 or target is None:
@@ -245,25 +257,30 @@ def _ties(plan: Plan, records: RecordStore, answers: RunAnswers) -> Iterator[Tie
         examples = {(run.subset, example.index): example for example in run.data.examples}
         prompts = baseline_prompts(examples, {run.subset: run.renderer}, records, plan.models.target)
         baseline = answers.of(keys, BASELINE)
-        judged = [each for each in run.decoders if declares_lossless(each.method) is not False]
+        judged = [each for each in run.decoders[1:] if declares_lossless(each.method) is not False]
         differing = {
-            each.method.name: [records[key] for key in different_answers(answers.of(keys, each.method.name), baseline)]
-            for each in judged
+            each.method.name: different_answers(answers.of(keys, each.method.name), baseline) for each in judged
         }
-        decoders = [each for each in judged if differing[each.method.name]]
-        if not decoders:
+        # 1. The noise, along AR's first answers that differ, or if none does its first ones, where this is little
+        #    beside the run. A server, which chooses its widths, is asked only if answers differ.
+        keys = sorted({key for each in differing.values() for key in each})
+        first = sorted(baseline, key=lambda each: each.key)[:NUM_NOISE_ANSWERS]
+        num_read = sum(min(each.num_new_tokens, NUM_NOISE_TOKENS) for each in first)
+        is_worth_it = sum(each.num_new_tokens for each in baseline) >= MIN_TOKENS_OF_RUN * num_read
+        if not keys and is_worth_it and not target.chooses_width:
+            keys = [each.key for each in first]
+        if not judged or not keys:
             continue
-        # 1. The noise, along AR's first answers that differ.
-        every = {record.key: record for each in decoders for record in differing[each.method.name]}
-        known = {key: answer_of(record, prompts) for key, record in sorted(every.items())}
-        most = max(each.method.most_draft_tokens for each in decoders) + 1
+        known = {key: answer_of(records[key], prompts) for key in keys}
+        most = max(each.method.most_draft_tokens for each in judged) + 1
         with doing(f"comparing passes of {run.task.name}/{run.subset} over one token with wider ones"):
-            width = measure_batch_width(target, beginnings(list(known.values())), most, tree_width(decoders))
+            width = measure_batch_width(target, beginnings(list(known.values())), most, tree_width(judged))
         # 2. The differences of each method.
-        for decoder in decoders:
-            name = decoder.method.name
-            own = differing[name]
-            again = DecodedAgain(plan, run, decoder, own, [known[record.key] for record in own])
+        for decoder in judged:
+            own = differing[decoder.method.name]
+            if target.chooses_width and not own:
+                continue
+            again = DecodedAgain(plan, run, decoder, [records[key] for key in own], [known[key] for key in own])
             yield again.ties(target, width)
 
 
@@ -290,8 +307,9 @@ class DecodedAgain:
         noise = width.noise(method.most_draft_tokens + 1, trees)
         outputs = [record.methods[method.name].token_ids.tolist() for record in self.records]
         found = find_differences(
-            target, self.answers, outputs, noise.tolerance, decode_again=self.decode, trust=width.trust(trees)
-        )
+            target, self.answers, outputs, noise.tolerance, decode_again=self.decode, trust=width.trust(trees),
+            kept_tolerance=noise.kept_tolerance,
+        )  # fmt: skip
         return Ties(
             task=self.run.task.name, subset=self.run.subset, method=method.name, num_different=len(found),
             num_near_ties=sum(each.near_tie for each in found), tolerance=noise.tolerance,

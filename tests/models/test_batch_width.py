@@ -182,10 +182,11 @@ def test_a_fault_of_some_wide_passes_is_found_at_their_widths() -> None:
     assert {5, 6} <= set(mixed.wrong_widths) and mixed.noise().tolerance < 1e-3
 
 
-def test_a_wrong_tree_mask_is_a_fault_of_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    def as_chain(model: Any, windows: Any, num_prefix: int, parents: Sequence[int], *others: Any) -> Any:
-        return tree_inputs(model, windows, num_prefix, range(-1, len(parents) - 1), *others)
+def as_chain(model: Any, windows: Any, num_prefix: int, parents: Sequence[int], *others: Any) -> Any:
+    return tree_inputs(model, windows, num_prefix, range(-1, len(parents) - 1), *others)
 
+
+def test_a_wrong_tree_mask_is_a_fault_of_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specbench.models.eager.tree_inputs", as_chain)
     found, width = found_by(twin(), "sd-tree")
     assert kinds(found) == {"state"}
@@ -193,6 +194,61 @@ def test_a_wrong_tree_mask_is_a_fault_of_the_state(monkeypatch: pytest.MonkeyPat
     whole = measure_batch_width(twin(), beginnings(answers_of(twin())), 6, 12, whole=True)
     tree, chain = (next(each for each in whole.changes if each.compared == name) for name in ("tree", "chain"))
     assert tree.max_change > 100 * chain.max_change and width.noise().tolerance < 1e-3
+
+
+# Faults that are smaller than what a pass over a whole text changes.
+
+
+class LongPassesDiffer(EagerSequence):
+    """Passes over more than `most` tokens give other rows, keys and values, as kernels for many rows do."""
+
+    most = 17
+
+    def score(
+        self, ids: list[int], num_logits: int, pending: torch.Tensor | None = None, hidden_layers: Sequence[int] = ()
+    ) -> Output:
+        output = super().score(ids, num_logits, pending, hidden_layers)
+        num_read = self.passes.lengths[-1]
+        if num_read <= self.most:
+            return output
+        for layer in self._attention_layers:
+            for buffer in (layer.keys, layer.values):
+                assert buffer is not None
+                buffer[:, :, len(ids) - num_read : len(ids)] *= 1.2
+        return Output(output.logits + 5.0 * torch.arange(output.logits.shape[-1]).sin(), output.hidden)
+
+
+class LongPassesDifferStaleRow(LongPassesDiffer, StaleRow):
+    pass
+
+
+class LongPassesDifferOffByOne(LongPassesDiffer, OffByOne):
+    pass
+
+
+@pytest.mark.parametrize("broken", [LongPassesDifferStaleRow, LongPassesDifferOffByOne])
+def test_a_fault_below_the_noise_of_long_passes_is_one_of_the_state(broken: type[EagerSequence]) -> None:
+    target = twin()
+    target.sequence = broken(target.model, target.name, target.vocab_size, target.passes)
+    found, width = found_by(target)
+    noise = width.noise()
+    assert kinds(found) == {"state"}
+    assert noise.kept_tolerance is not None and noise.kept_tolerance < 1e-3 < noise.tolerance
+    for each in found:
+        assert each.state_change is not None and each.state_change <= noise.tolerance, (
+            "passes over a whole text tell it"
+        )
+        assert each.replay_change is not None and each.replay_change > noise.kept_tolerance
+
+
+def test_a_wrong_tree_mask_is_not_excused_by_the_noise_of_long_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specbench.models.eager.tree_inputs", as_chain)
+    target = twin()
+    sequence = LongPassesDiffer(target.model, target.name, target.vocab_size, target.passes)
+    sequence.most, target.sequence = 30, sequence  # tokens of a tree and its root are fewer
+    found, width = found_by(target, "sd-tree")
+    assert width.trust(6).trees is None and kinds(found) == {"unknown"}
+    assert all(each.state_change is not None and each.state_change <= width.noise().tolerance for each in found)
 
 
 # Trees that round otherwise than chains.
@@ -272,13 +328,17 @@ class DependsOnWidth(CausalLM):
 
 
 class Undecided(CausalLM):
-    """The two best tokens are 1e-5 apart, the other way round in a pass that gives several rows."""
+    """The two best tokens are 1e-5 apart, the other way round in a pass over `late` tokens that gives several rows."""
+
+    late = 0
 
     def score(self, ids: list[int], num_logits: int, pending: torch.Tensor | None = None) -> Output:
         output = super().score(ids, num_logits, pending)
         logits = output.logits.clone()
         best = logits.topk(2, dim=-1)
-        logits.scatter_(1, best.indices[:, 1:], best.values[:, :1] + (1e-5 if num_logits > 1 else -1e-5))
+        logits.scatter_(
+            1, best.indices[:, 1:], best.values[:, :1] + (1e-5 if num_logits > 1 and len(ids) >= self.late else -1e-5)
+        )
         return Output(logits, output.hidden)
 
 
@@ -309,6 +369,30 @@ def test_a_width_that_no_sample_shows_is_not_blamed_on_the_state() -> None:
     found, width = found_by(twin(Late), num_noise_tokens=8)
     own = [each for each in found if each.kind != "near-tie"]
     assert width.noise().tolerance < 1e-3 and own and kinds(own) == {"width"}
+
+
+class LateUndecided(Undecided):
+    late = 30  # a pass over the whole of such texts changes their rows
+
+
+class LateTreesRound(TreesRound):
+    def score_tree(self, ids: list[int], tree_ids: list[int], parents: Sequence[int], num_logits: int) -> Output:
+        if len(ids) >= 30:
+            return super().score_tree(ids, tree_ids, parents, num_logits)
+        return self.apart(CausalLM.score_tree(self, ids, tree_ids, parents, num_logits), 2e-3)
+
+
+@pytest.mark.parametrize(("method", "kind"), [("sd", LateUndecided), ("sd-tree", LateTreesRound)])
+def test_the_noise_of_long_passes_accuses_no_method(method: str, kind: type[CausalLM]) -> None:
+    """The method's own rows differ from all readings of the text but those in passes like its own. The trees are wider
+    than all passes along which the noise was measured, so that chains as wide are other passes, too."""
+    target = twin(kind)
+    target.sequence = LongPassesDiffer(target.model, target.name, target.vocab_size, target.passes)
+    found, width = found_by(target, method)
+    kept = width.noise(None, 6 if method == "sd-tree" else None).kept_tolerance
+    assert kinds(found) <= {"near-tie", "width"} and kept is not None
+    again = [each for each in found if each.replay_change is not None]
+    assert again and all(each.state_change is not None and each.state_change > kept for each in again)
 
 
 # What is measured.

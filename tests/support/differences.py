@@ -29,12 +29,16 @@ def differences_of(
     starts = [BaselineAnswer(each.name, each.prompt_ids, each.token_ids[:num_noise_tokens]) for each in answers]
     trees = tree_width([decoder])
     width = measure_batch_width(target, starts, most, trees)
-    tolerance = width.noise(most, trees).tolerance
+    noise = width.noise(most, trees)
 
     def again(index: int, position: int) -> Any:
         return decoder.record_passes(answers[index].prompt_ids, stop, 0, position)
 
-    return find_differences(target, answers, outputs, tolerance, decode_again=again, trust=width.trust(trees)), width
+    found = find_differences(
+        target, answers, outputs, noise.tolerance, decode_again=again, trust=width.trust(trees),
+        kept_tolerance=noise.kept_tolerance,
+    )  # fmt: skip
+    return found, width
 
 
 def kinds(found: Sequence[TokenDifference]) -> set[str | None]:

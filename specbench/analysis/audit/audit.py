@@ -194,10 +194,10 @@ class Audit:
                 return None
             return decoder.record_passes(prompt.ids, prompt.stop, 0, position)
 
-        tolerance = width.noise(subject.num_draft_tokens + 1, subject.tree_width).tolerance
+        noise = width.noise(subject.num_draft_tokens + 1, subject.tree_width)
         return compare_greedy(
-            self.target, answers, outputs, tolerance, self.decode_text, num_verified, num_accepted, decode_again,
-            width.trust(subject.tree_width),
+            self.target, answers, outputs, noise.tolerance, self.decode_text, num_verified, num_accepted, decode_again,
+            width.trust(subject.tree_width), noise.kept_tolerance,
         )  # fmt: skip
 
     def _test_samples(self, cuts: Sequence[Cut], allowance: float) -> dict[tuple[str, int], SampleTest]:

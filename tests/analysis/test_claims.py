@@ -418,7 +418,7 @@ def test_another_task_or_subset_is_explained(specbench: Callable[..., Outcome]) 
     [
         ([], "CLAIM is missing"),
         (["eagle3-vicuna-13"], "did you mean 'eagle3-vicuna-13b'"),
-        (["--list", "eagle3-vicuna-13b"], "--list eagle3-vicuna-13b"),
+        (["--list", "eagle3-vicuna-13b"], "remove --list or 'eagle3-vicuna-13b'"),
         (["sps-vicuna-7b-a100", "--subset", "en"], "--subset en: has no effect"),
         (["sps-vicuna-7b-a100", "nowhere"], "'nowhere': no such folder or file"),
         (["sps-vicuna-7b-a100", f"{DEMO}:ar"], "is AR itself: name a method"),

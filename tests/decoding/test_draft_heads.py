@@ -319,7 +319,7 @@ def test_a_restricted_vocabulary_is_that_of_the_training_texts(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("method", "options", "problem"),
     [
-        ("eagle3", ["drafter.num_nodes=null"], "has the options top_k and num_nodes"),
+        ("eagle3", ["drafter.num_nodes=null"], "takes only the options top_k and num_nodes"),
         ("eagle3", ["drafter.widths=[2]"], "leave out widths"),
         ("eagle3", ["drafter.draws=independent"], "leave out draws"),
         ("eagle2", ["drafter.temperature=0.5"], "leave out temperature"),

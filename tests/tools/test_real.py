@@ -153,7 +153,7 @@ def test_an_unknown_cell_is_refused() -> None:
 def test_an_archive_has_the_same_bytes_and_no_reference(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    for name in archive.FILES:
+    for name in archive.NEEDED_FILES:
         (folder / name).write_text("{}", encoding="utf-8")
     line = '{"id":"0","reference":"the text of the data","seconds":0.1234567890123}\n'
     (folder / "records.jsonl").write_text(line, encoding="utf-8")
@@ -164,7 +164,7 @@ def test_an_archive_has_the_same_bytes_and_no_reference(tmp_path: Path) -> None:
     assert first.read_bytes() == second.read_bytes()
     archive.unpack(first, tmp_path / "back")
     assert (tmp_path / "back" / "records.jsonl").read_text() == line.replace('"the text of the data"', "null")
-    assert sorted(file.name for file in (tmp_path / "back").iterdir()) == sorted(archive.FILES)
+    assert sorted(file.name for file in (tmp_path / "back").iterdir()) == sorted(archive.NEEDED_FILES)
     environment = '{"environments": [{"packages": {"torch": "2.8.0"}}]}'
     (folder / "environment.json").write_text(environment, encoding="utf-8")
     archive.pack(folder, second)

@@ -107,7 +107,8 @@ def test_each_figure_says_whether_it_is_measured_or_computed(drawn: str) -> None
     kinds = [(origin.partition(" ")[0].rstrip(":"), what.partition(" on ")[0]) for origin, what in captions]
     assert kinds == [
         ("Measured", "Speed-up over AR"), ("Computed", "Expected speed-up over AR"),
-        ("Measured", "Quality against speed, with 95 % intervals over prompts; line: the Pareto front"),
+        ("Measured", "Quality and memory against speed, with 95 % intervals over prompts; line: the Pareto front of "
+                     "each panel"),
         ("Measured", "Chance that a draft position is accepted if the target verifies it (accepted ÷ verified), with "
                      "95 % intervals over prompts; positions of fewer than 10 verified tokens are left out"),
         ("Measured", "Mean target pass by its number of tokens, in AR passes over one token (v), with 95 % intervals; "

@@ -712,4 +712,4 @@ def test_memories_and_lengths_from_their_cells_to_the_page(
     assert f" {row.value('mean_acceptance_length'):.2f} | {row.value('cost_ratio'):.2f} | " in line
     assert "### HumanEval and WMT22, German to English" in text and "Alone, it is that of sd-" in text
     assert "specbench run --task mgsm --method suffix" in text
-    assert DRAFTING not in tool.page.read_text(encoding="utf-8")
+    assert f"{DRAFTING}-" not in tool.page.read_text(encoding="utf-8")  # none of its cells

@@ -36,13 +36,11 @@ MAINTAINER, SUBMITTER, RERUNNER, FORGER = "maintainer", "submitter", "re-runner"
 IDENTITY = {f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER")
             for key, value in (("NAME", "somebody"), ("EMAIL", "somebody@example.org"))}  # fmt: skip
 MOST_LINES = 60  # of a command's output
-TICK, SUSPENDED = 0.02, 2.0  # seconds; a longer gap between two looks is one in which all of the session was stopped
 
 
 @dataclass(frozen=True)
 class Step:
-    """A command with its seconds by the clock, without those in which the session was stopped, and of the CPU.
-    `printed`: without the output of git."""
+    """A command with its seconds by the clock and of the CPU. `printed`: without the output of git."""
 
     who: str
     command: str
@@ -81,12 +79,8 @@ class Session:
                 ["bash", "-c", command], cwd=self.folder / place, env=environment, stdout=output,
                 stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
             )  # fmt: skip
-            wall, ended = 0.0, 0
-            while not ended:
-                time.sleep(TICK)
-                ended, status, usage = os.wait4(process.pid, os.WNOHANG)
-                now = time.monotonic()
-                wall, start = wall + (now - start if now - start < SUSPENDED else TICK), now
+            _, status, usage = os.wait4(process.pid, 0)
+            wall = time.monotonic() - start
             process.returncode = os.waitstatus_to_exitcode(status)
             output.seek(0)
             printed = output.read().decode().replace(f"{self.folder}/", "")

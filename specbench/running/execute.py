@@ -263,15 +263,15 @@ def _ties(plan: Plan, records: RecordStore, answers: RunAnswers) -> Iterator[Tie
         }
         # 1. The noise, along AR's first answers that differ, or if none does its first ones, where this is little
         #    beside the run. A server, which chooses its widths, is asked only if answers differ.
-        keys = sorted({key for each in differing.values() for key in each})
+        compared = sorted({key for each in differing.values() for key in each})
         first = sorted(baseline, key=lambda each: each.key)[:NUM_NOISE_ANSWERS]
         num_read = sum(min(each.num_new_tokens, NUM_NOISE_TOKENS) for each in first)
         is_worth_it = sum(each.num_new_tokens for each in baseline) >= MIN_TOKENS_OF_RUN * num_read
-        if not keys and is_worth_it and not target.chooses_width:
-            keys = [each.key for each in first]
-        if not judged or not keys:
+        if not compared and is_worth_it and not target.chooses_width:
+            compared = [each.key for each in first]
+        if not judged or not compared:
             continue
-        known = {key: answer_of(records[key], prompts) for key in keys}
+        known = {key: answer_of(records[key], prompts) for key in compared}
         most = max(each.method.most_draft_tokens for each in judged) + 1
         with doing(f"comparing passes of {run.task.name}/{run.subset} over one token with wider ones"):
             width = measure_batch_width(target, beginnings(list(known.values())), most, tree_width(judged))

@@ -10,12 +10,11 @@ from safetensors.torch import load_file, save_file
 from transformers.cache_utils import MtpCache
 from transformers.modeling_layers import MtpModel
 
-from specbench.analysis.audit.report import AuditReport
 from specbench.core.errors import ConfigError
 from specbench.models.heads.eagle import EagleModel, load_mtp
 from specbench.models.loading import load_model
 from tests.support import tiny
-from tests.support.heads import VOCAB, Draws
+from tests.support.heads import VOCAB, Draws, audited
 
 MELLUM = {
     "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "num_mtp_layers": 1, "sliding_window": 4,
@@ -82,14 +81,8 @@ def test_mtp_is_lossless(tmp_path: Path, specbench: Callable[..., tuple[int, str
     weights["lm_head.weight"][:6] *= 2
     weights["lm_head.weight"][6:] = 0
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    code, _, error = specbench(
-        "audit", "--task", "mgsm", "--subset", "en", "--method", "mtp", "--target", str(folder), "--limit", "2",
-        "--data", "sample", "--draws", "240", "--temperature", "1", "--output", "audit.json",
-    )  # fmt: skip
-    assert code == 0, error
-    report = AuditReport.model_validate_json(Path("audit.json").read_text(encoding="utf-8"))
-    mtp = next(each for each in report.verdicts if each.method == "mtp")
-    assert mtp.verdict == "lossless" and report.control is not None and report.control.caught
+    mtp = audited(specbench, "mtp", "--target", str(folder), "--data", "sample")
+    assert mtp.verdict == "lossless"
     assert mtp.distribution is not None and mtp.distribution.num_recovered is not None
     assert mtp.distribution.num_accepted is not None and mtp.distribution.num_accepted > 200
     assert mtp.distribution.num_recovered > 50

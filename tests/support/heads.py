@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from specbench.analysis.audit.report import AuditReport, MethodVerdict
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.proposal import Proposal
 from specbench.models.causal_lm import CausalLM
@@ -481,3 +482,15 @@ def check_is_written_again(folder: Path, spec: TrainSpec, head: DraftHead, targe
     assert again == first
     tensors, written = (load_file(place / "model.safetensors") for place in (folder, folder / "again"))
     assert written.keys() == tensors.keys() and all(torch.equal(written[each], tensors[each]) for each in tensors)
+
+
+def audited(specbench: Callable[..., tuple[int, str, str]], method: str, *words: str) -> MethodVerdict:
+    """Returns the verdict on a method by 240 draws at temperature 1 on two prompts, which the control fails."""
+    code, _, error = specbench(
+        "audit", "--task", "mgsm", "--subset", "en", "--method", method, "--limit", "2", *words, "--draws", "240",
+        "--temperature", "1", "--output", "audit.json",
+    )  # fmt: skip
+    assert code == 0, error
+    report = AuditReport.model_validate_json(Path("audit.json").read_text(encoding="utf-8"))
+    assert report.control is not None and report.control.caught
+    return next(each for each in report.verdicts if each.method == method)

@@ -42,8 +42,8 @@ def ids(*numbers: int) -> tuple[list[int], Kind, Kind]:
         ({"llama.block_count": None}, "llama.block_count is missing: a number of at least 1 is needed"),
         ({"llama.rope.scaling.type": "liner"}, "llama.rope.scaling.type = 'liner': did you mean 'linear'?"),
         ({"llama.rope.scaling.factor": "4"}, "llama.rope.scaling.factor = '4': a number of at least 0 is needed"),
-        ({"general.alignment": (7, Kind.UINT32)}, "general.alignment = 7, which is no power of two"),
-        ({"general.alignment": "a"}, "general.alignment = 'a', which is no power of two"),
+        ({"general.alignment": (7, Kind.UINT32)}, "general.alignment = 7, which is not a power of two"),
+        ({"general.alignment": "a"}, "general.alignment = 'a', which is not a power of two"),
     ],
 )  # fmt: skip
 def test_keys_that_no_model_has(file: Path, tmp_path: Path, values: Values, problem: str) -> None:

@@ -281,7 +281,7 @@ def _parsed(path: Path, reader: _Reader) -> Header:
             end, last = offset + tensor_bytes, name
     alignment = values.get("general.alignment", 32)
     if not is_whole(alignment) or alignment < 1 or alignment.bit_count() != 1:
-        raise ConfigError(f"{path}: general.alignment = {alignment!r}, which is no power of two: {FETCH}")
+        raise ConfigError(f"{path}: general.alignment = {alignment!r}, which is not a power of two: {FETCH}")
     start = -(-reader.position // alignment) * alignment
     if num_tensors and start + end > len(reader.data):
         raise ConfigError(

@@ -63,7 +63,7 @@ from tools.real.claims import (
 from tools.real.measured import Measured
 from tools.real.models import MODELS, RealModel
 
-LONGEST = 40  # minutes of a cell
+LONGEST, ALTOGETHER = 40, 600  # minutes of a cell, and of all cells of a page
 FEWEST = {DRAFTING: 8}  # prompts of a cell; of other groups 30
 TARGET = RealModel("target", "target-dequantized-from-nothing", "embedded:target", "shipped", 1)
 DRAFTER = RealModel("drafter", "drafter-dequantized-from-nothing", "embedded:drafter", "shipped", 1)
@@ -89,6 +89,8 @@ def test_every_cell_can_be_planned(tmp_path: Path) -> None:
         assert set(cell.data.subsets) <= set(load_task(tasks[cell.data.task]).subset_names), cell.name
         assert cell.minutes <= LONGEST and cell.data.num_prompts >= FEWEST.get(cell.group, 30), cell.name
         assert {cell.target, cell.drafter} <= {None, *MODELS}
+    for on_page in (True, False):
+        assert sum(cell.minutes for cell in CELLS if (cell.group == DRAFTING) == on_page) <= ALTOGETHER
     whole = {cell.data for cell in CELLS if cell.data.task == "spec_bench" and not cell.data.subsets}
     assert {data.num_subsets for data in whole} == {len(load_task("spec_bench").subset_names)}
     names = [cell.name for cell in CELLS]

@@ -220,7 +220,7 @@ def recorded(name: str, data: Data) -> Cell:
 
 
 FOREIGN_MGSM = foreign("mgsm", MGSM, ("slem", "tli", "union", "slrs"), 25)
-FOREIGN_MGSM_T1 = foreign("mgsm", MGSM, ("slem", "tli", "union"), 22, sampled=True)
+FOREIGN_MGSM_T1 = foreign("mgsm", replace(MGSM, limit=5), ("slem", "tli", "union"), 18, sampled=True)
 # At a temperature slrs reads dozens of draft contexts for a token.
 FOREIGN_STRINGS_T1 = foreign("strings", MGSM_SHORT, ("slem-1", "slrs"), 30, sampled=True)
 FOREIGN_WMT = foreign("wmt", WMT, ("slem", "tli", "union"), 15)

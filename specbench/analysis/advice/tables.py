@@ -87,6 +87,8 @@ def sentences(advice: Advice) -> Iterator[str]:
         yield "no way is ranked: see the reasons above"
         return
     yield f"best for {advice.goal}: {told(best, advice)}"
+    if best.method == "ar":
+        yield "that is plain decoding, ahead of every method that was measured"
     alike = [way.name_under_load for way in advice.ranked[1:] if way.ratio.high is None or way.ratio.high >= 1]
     if alike:
         yield f"not told apart from it: {'; '.join(alike)}"
@@ -95,9 +97,9 @@ def sentences(advice: Advice) -> Iterator[str]:
     elif same is not best:
         yield f"best with the answers of {same.target}, {same.precision}: {told(same, advice)}"
     plain = next((way for way in advice.ranked if way.method == "ar"), None)
-    if plain is best:
-        yield "it is plain decoding: no method that was measured is faster than it"
-    elif plain is not None and same is not None and same.method != "ar" and rank(plain, advice) < rank(same, advice):
+    if plain is None or plain is best or same is None or same.method == "ar":
+        return
+    if rank(plain, advice) < rank(same, advice):
         yield f"plain decoding of {plain.name.removeprefix('ar, ')} is ahead of every method on {same.precision}"
 
 

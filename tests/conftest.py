@@ -78,7 +78,10 @@ LONG = (  # files that take long, also with their slow tests: one that began lat
     "test_predict.py", "test_judge.py", "test_reports.py", "test_concurrency.py", "test_lm_eval_model.py",
     "test_warnings.py", "test_conformance.py", "test_block_training.py", "test_static_trees.py", "test_packed.py",
     "test_trees.py", "test_profile.py", "test_real.py", "test_real_reruns.py", "test_bundle.py", "test_heads.py",
-    "test_tree_rules.py",
+    "test_tree_rules.py", "test_board_session.py", "test_decisions.py", "test_mtp_layers.py", "test_cascade.py",
+    "test_gate_repositories.py", "test_self_drafting.py", "test_memory_drafters.py",
+    "test_engines_cpu.py", "test_drift.py", "test_acceptance_drift.py", "test_claims_page.py", "test_context.py",
+    "test_coverage.py", "test_show_engines.py",
 )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ COMMANDS = [
     ["leaderboard", "merge", "board.json", "--leaderboard", "merged.json"],
     ["leaderboard", "add", "before", "--leaderboard", "added.json"],
     ["compare", "board.json:0", "board.json:12"],
+    ["advise", "before"],
     ["site", "board.json", "--output", "site"],
     ["plot", "languages", "board.json", "--output", "languages.svg"],
     ["table", "board.json"],

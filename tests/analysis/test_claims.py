@@ -38,6 +38,7 @@ from specbench.results.paired import RowWithRecords
 from specbench.results.row import Row
 from specbench.specs.components import build
 from specbench.statistics.bootstrap import Array, Estimate
+from tests.support.read_yaml import read_yaml
 from tests.support.records import autoregressive, compared, generation
 from tests.support.rows import row as make_row
 
@@ -359,7 +360,7 @@ def test_the_claims_of_the_package_are_whole() -> None:
 
 def published(board: str, group: str, label: str, hardware: str | None = None) -> list[float | None]:
     """The figures of a row of a published table."""
-    data = yaml.safe_load((BOARDS / f"{board}.yaml").read_text(encoding="utf-8"))
+    data = read_yaml(BOARDS / f"{board}.yaml")
     return next(
         row["figures"]
         for table in data["published"] if hardware is None or table["number"] == hardware

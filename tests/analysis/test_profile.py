@@ -198,8 +198,9 @@ def test_a_mistake_is_one_line(specbench, board: Path, words: list[str], told: s
 
 @pytest.mark.slow
 def test_a_synthetic_run_reproduces_the_profile_that_it_reads(specbench) -> None:
-    """`sd` of the embedded pair on two languages, then `synthetic` with its profile on the same prompts."""
-    words = ["--task", "mgsm", "--subset", "en,de", "--limit", "4", "--warm-up", "0", "--data", "sample"]
+    """`sd` of two models of one layer on two languages, then `synthetic` with its profile on the same prompts."""
+    words = ["--task", "mgsm", "--subset", "en,de", "--limit", "4", "--warm-up", "0", "--data", "sample",
+             "--target", "embedded:drafter", "--drafter", "embedded:drafter-scdf"]  # fmt: skip
     made = []
     for name, method in (("first", ["sd"]), ("second", ["synthetic", "--set", "drafter.profile=first.json"])):
         code, _, err = specbench("run", *words, "--method", *method, "--output", name)

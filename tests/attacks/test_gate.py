@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from specbench.gate.check import check
+from tests.support.read_yaml import read_yaml
 from tests.support.runs import run_into
 
-EDITS = yaml.safe_load((Path(__file__).parent / "gate_edits.yaml").read_text(encoding="utf-8"))
+EDITS = read_yaml(Path(__file__).parent / "gate_edits.yaml")
 
 
 @pytest.fixture(scope="module")

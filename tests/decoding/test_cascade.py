@@ -316,13 +316,14 @@ def test_sampled_output_of_the_target_on_both_levels_follows_it(level: str, samp
             if chance
         }
     made = of_target(level, target, sampling)
-    outputs = [
-        decode(
-            target, made, rejection, text, num_draft_tokens=3, sampling=sampling, stop=StopRules(LENGTH + 2),
-            generator=torch.Generator().manual_seed(seed),
-        )
-        for seed in range(400)
-    ]  # fmt: skip
+    with target.reading_prompts_once():
+        outputs = [
+            decode(
+                target, made, rejection, text, num_draft_tokens=3, sampling=sampling, stop=StopRules(LENGTH + 2),
+                generator=torch.Generator().manual_seed(seed),
+            )
+            for seed in range(400)
+        ]  # fmt: skip
     counts = Counter(tuple(each.token_ids[:LENGTH]) for each in outputs)
     assert not set(counts) - set(expected) and chi_square_p(counts, expected) > 1e-3
     assert sum(step.num_accepted for each in outputs for step in each.steps) > 200

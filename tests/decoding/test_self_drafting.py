@@ -1,8 +1,9 @@
 """The target as its own drafter: with fewer bits, with skipped sub-layers, with a window of the text."""
 
 import copy
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import pytest
@@ -203,7 +204,8 @@ def law(target: CausalLM, sampling: Sampling) -> dict[tuple[int, ...], float]:
 
 
 def draws(made: DraftingDecoder, num_draws: int = NUM_DRAWS) -> tuple[Counter[tuple[int, ...]], list[GenerationOutput]]:
-    outputs = [made.generate(PROMPT, StopRules(LENGTH + 1), seed) for seed in range(num_draws)]
+    with made.model.reading_prompts_once():
+        outputs = [made.generate(PROMPT, StopRules(LENGTH + 1), seed) for seed in range(num_draws)]
     return Counter(tuple(each.token_ids[:LENGTH]) for each in outputs), outputs
 
 
@@ -225,31 +227,29 @@ def test_a_set_chosen_on_the_fly_follows_the_target() -> None:
     """It is chosen by the answer's own tokens, before the draft."""
     target = small()
     made = decoder("self-skip-swift", target, PLAIN, ["drafter.enough=1.0", "drafter.tried_on=4"])
-    outputs = [made.generate(PROMPT, StopRules(10), seed) for seed in range(NUM_DRAWS)]
+    with target.reading_prompts_once():
+        outputs = [made.generate(PROMPT, StopRules(10), seed) for seed in range(NUM_DRAWS)]
     drafter = made.drafter
     assert isinstance(drafter, SelfSkipDrafter) and drafter._num_tried > 0
     counts = Counter(tuple(each.token_ids[6:9]) for each in outputs if len(each.token_ids) == 10)
-    expected: dict[tuple[int, ...], float] = {}
-    for each in outputs:  # the law of three tokens after those that were drawn, on average
-        for tokens, mass in after(target, [*PROMPT, *each.token_ids[:6]]).items():
-            expected[tokens] = expected.get(tokens, 0.0) + mass / len(outputs)
+    expected: dict[tuple[int, ...], float] = defaultdict(float)  # after the tokens that were drawn, on average
+    for drawn, number in Counter(tuple(each.token_ids[:6]) for each in outputs).items():
+        for tokens, mass in after(target, [*PROMPT, *drawn]).items():
+            expected[tokens] += mass * number / len(outputs)
     assert chi_square_p(counts, expected) > 1e-3
 
 
-def after(target: CausalLM, ids: list[int], length: int = 3) -> dict[tuple[int, ...], float]:
-    if not length:
-        return {(): 1.0}
-    key = (id(target), *ids)
-    if key not in _rows:
-        _rows[key] = process(target.score(ids, 1).logits, PLAIN)[0].tolist()
+@torch.inference_mode()
+def after(target: CausalLM, ids: list[int]) -> dict[tuple[int, ...], float]:
+    """The law of the three tokens after a text, by one pass over all pairs of tokens that may come first."""
+    pairs = [*product(range(target.vocab_size), repeat=2)]
+    rows = target.model(torch.tensor([[*ids, *pair] for pair in pairs])).logits[:, len(ids) - 1 :]
+    chances = process(rows.flatten(0, 1), PLAIN).view(rows.shape)
     return {
-        (token, *rest): chance * mass
-        for token, chance in enumerate(_rows[key])
-        for rest, mass in after(target, [*ids, token], length - 1).items()
+        (first, second, third): float(of_pair[0, first] * of_pair[1, second] * chance)
+        for (first, second), of_pair in zip(pairs, chances, strict=True)
+        for third, chance in enumerate(of_pair[2])
     }
-
-
-_rows: dict[tuple[int, ...], list[float]] = {}
 
 
 class Unheated(SelfSkipDrafter):

@@ -165,18 +165,20 @@ def test_a_layer_that_does_not_fit_is_refused(change: dict[str, Any], problem: s
 def test_a_trained_layer_drafts_better_than_a_new_one(
     specbench: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:  # fmt: skip
-    """Of the embedded target; a new layer has trained for one step with a learning rate of almost nothing. The trained
-    one is trained further, and an audit samples from it."""
+    """A new layer has trained for one step with a learning rate of almost nothing. The trained one is trained further,
+    and an audit samples from it. The target has one layer: only its last hidden states are read."""
+    target = ("--target", "embedded:drafter")
     tau: dict[str, float] = {}
     for name, steps, rate in (("new", "1", "1e-9"), ("trained", "120", "1e-3")):
         path, run = str(tmp_path / name), str(tmp_path / f"run-{name}")
-        common = ("train", "mtp", "--task", "world:mgsm", "--subset", "en", "--limit", "32", "--set",
+        common = ("train", "mtp", *target, "--task", "world:mgsm", "--subset", "en", "--limit", "32", "--set",
                   "max_new_tokens=48", "--threads", "1")  # fmt: skip
         code, _, err = specbench(*common, "--num-steps", steps, "--learning-rate", rate, "--output", path)
         assert code == 0 and f"--method mtp --set drafter.path={path}" in err, err
-        code, _, err = specbench("run", "--task", "mgsm", "--subset", "en", "--limit", "3", "--method", "ar,mtp",
-                                 "--set", f"drafter.path={path}", "--set", "num_draft_tokens=3", "--warm-up", "0",
-                                 "--output", run)  # fmt: skip
+        code, _, err = specbench(
+            "run", *target, "--task", "mgsm", "--subset", "en", "--limit", "3", "--method", "ar,mtp",
+            "--set", f"drafter.path={path}", "--set", "num_draft_tokens=3", "--warm-up", "0", "--output", run,
+        )  # fmt: skip
         assert code == 0, err
         row = next(row for row in load(Path(run) / "leaderboard.json") if row.method.startswith("mtp@"))
         assert row.verdict == "greedy equal" and row.drafter == path
@@ -187,5 +189,5 @@ def test_a_trained_layer_drafts_better_than_a_new_one(
     again = str(tmp_path / "again")
     code, _, err = specbench(*common, "--drafter", path, "--num-steps", "2", "--output", again)
     assert code == 0 and read_checkpoint(again).kind == "mtp", err
-    mtp = audited(specbench, "mtp", "--set", f"drafter.path={path}", "--set", "num_draft_tokens=3")
+    mtp = audited(specbench, "mtp", *target, "--set", f"drafter.path={path}", "--set", "num_draft_tokens=3")
     assert mtp.verdict == "lossless"

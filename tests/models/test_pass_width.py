@@ -48,8 +48,8 @@ def measured(model: CausalLM, text: str = "def add(a, b):\n    return a") -> Bat
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_rows_are_the_same_bit_for_bit_in_chains_trees_and_whole_texts(dtype: str) -> None:
     """Also in passes that are longer than the width. Without the option they are not, so that the test can fail."""
-    assert not measured(load_model("embedded:target", device="cpu", dtype=dtype)).is_independent
-    found = measured(load_model("embedded:target", device="cpu", dtype=dtype, pass_width=WIDTH))
+    assert not measured(load_model("embedded:drafter", device="cpu", dtype=dtype)).is_independent
+    found = measured(load_model("embedded:drafter", device="cpu", dtype=dtype, pass_width=WIDTH))
     assert {each.compared for each in found.changes} == set(get_args(Compared))
     assert found.is_independent and found.repeated and found.rolled_back
     assert found.padding_cost is not None and found.padding_cost > 0

@@ -48,9 +48,11 @@ def test_the_committed_page_is_of_the_whole_session() -> None:
 @pytest.mark.slow
 @needs_ssh
 def test_a_whole_session(tmp_path: Path) -> None:
-    """Every command has the exit status that the page says; the rows of two runs have their marks."""
+    """Every command has the exit status that the page says; the rows of two runs have their marks. The models that are
+    measured have one layer each."""
     session = Session(tmp_path, prints=False)
-    parts = dict(whole_session(session, "--subset en --limit 3"))
+    words = "--subset en --limit 3 --target embedded:drafter --drafter embedded:drafter-scdf"
+    parts = dict(whole_session(session, words))
     made = page(session.steps, list(parts.items()))
     board = (tmp_path / "my-board" / "BOARD.md").read_text("utf-8")
     assert re.search(r"mgsm@\d+ \| .* recomputed · signed by ada@example.org · 2 runs (agree|differ)", board)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from specbench.core.environment import EMBEDDED
 from specbench.embedded import member_path
 from specbench.results.leaderboard import load
 from specbench.results.leaderboard_files import validate
@@ -65,8 +66,9 @@ from tools.real.models import MODELS, RealModel
 
 LONGEST, ALTOGETHER = 40, 600  # minutes of a cell, and of all cells of a page
 FEWEST = {DRAFTING: 8}  # prompts of a cell; of other groups 30
-TARGET = RealModel("target", "target-dequantized-from-nothing", "embedded:target", "shipped", 1)
-DRAFTER = RealModel("drafter", "drafter-dequantized-from-nothing", "embedded:drafter", "shipped", 1)
+# Of one layer each, since the program is tried and not its models.
+TARGET = RealModel("target", "target-dequantized-from-nothing", "embedded:drafter", "shipped", 1)
+DRAFTER = RealModel("drafter", "drafter-dequantized-from-nothing", "embedded:drafter-scdf", "shipped", 1)
 TINY = Data("mgsm", "mgsm", 1, 12, ("en", "de"))
 
 
@@ -469,7 +471,7 @@ def tool(
     found = SimpleNamespace(commands=[], codes=[], board=tmp_path / "boards" / "real.json", page=tmp_path / "real.md")
     (tmp_path / "given").mkdir()
     for model in (TARGET, DRAFTER):
-        (tmp_path / "given" / model.folder).symlink_to(member_path(model.folder))
+        (tmp_path / "given" / model.folder).symlink_to(member_path(model.hub.removeprefix(EMBEDDED)))
     cells = (
         Cell("first", "main", TINY, ("sd", "fsd-js-0.5"), 1, TARGET, DRAFTER),
         Cell("second", "vocabulary", TINY, ("slem", "tli"), 1, TARGET, DRAFTER),

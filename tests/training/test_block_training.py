@@ -143,13 +143,13 @@ def test_a_trained_head_drafts_better_than_a_new_one(
               f"{kind}.num_layers=2", *length(kind, 6), *SMALL[kind], "--threads", "1")  # fmt: skip
     common += () if kind == "peagle" else ("--set", f"{kind}.num_anchors=24")
     tau: dict[str, float] = {}
-    for name, steps, rate in (("new", "1", "1e-9"), ("trained", "120", "3e-3")):
+    for name, steps, rate, limit in (("new", "1", "1e-9", "1"), ("trained", "120", "3e-3", "3")):
         path = str(tmp_path / name)
         code, _, err = specbench("train", kind, *common, "--num-steps", steps, "--learning-rate", rate,
                                  "--set", "log_every=50", "--output", path)  # fmt: skip
         assert code == 0, err
         run: dict[str, Any] = {"output": str(tmp_path / f"run-{name}")}
-        code, _, err = specbench("run", "--task", "mgsm", "--subset", "en", "--limit", "3", "--method", f"ar,{kind}",
+        code, _, err = specbench("run", "--task", "mgsm", "--subset", "en", "--limit", limit, "--method", f"ar,{kind}",
                                  "--set", f"drafter.path={path}", "--set", "num_draft_tokens=5", "--warm-up", "0",
                                  "--output", run["output"])  # fmt: skip
         assert code == 0, err

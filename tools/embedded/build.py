@@ -162,7 +162,7 @@ def train_tokenizer(texts: Iterable[str], recipe: TokenizerRecipe) -> PreTrained
     )
 
 
-SMOKE_SHARE = 100
+SMOKE_SHARE, SMOKE_BATCH = 100, 8
 
 
 def say(line: str) -> None:
@@ -172,7 +172,7 @@ def say(line: str) -> None:
 
 def smoke_version(recipe: Recipe) -> Recipe:
     """Returns the same member built from a hundredth of the data, or a few rows of three tasks, in two steps of every
-    stage."""
+    stage, whose batches are smaller."""
     if isinstance(recipe, CorpusRecipe):
         return replace(recipe, num_rows=recipe.num_rows // SMOKE_SHARE)
     if isinstance(recipe, TrainedMember):
@@ -181,7 +181,8 @@ def smoke_version(recipe: Recipe) -> Recipe:
             {**stage, **steps, "data": {**stage["data"], "tasks": stage["data"]["tasks"][:3], "limit": 2}}
             for stage in recipe.stages
         ))  # fmt: skip
-    return replace(recipe, stages=tuple(replace(stage, num_steps=2) for stage in recipe.stages))
+    stages = tuple(replace(stage, num_steps=2) for stage in recipe.stages)
+    return replace(recipe, stages=stages, batch_tokens=recipe.batch_tokens // SMOKE_BATCH)
 
 
 def make_tokenizer(name: str, smoke: bool) -> PreTrainedTokenizerBase:

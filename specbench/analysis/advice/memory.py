@@ -11,24 +11,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
-import torch
 from pydantic import Field
 
-from specbench.analysis.roofline.roofline import AttentionLayer, cache_of
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.progress import doing
 from specbench.models.gguf.cache_size import cache_bytes
 from specbench.models.gguf.files import find_gguf, is_gguf
 from specbench.models.gguf.header import joined, read_header
-from specbench.models.loading import load_model
 from specbench.results.concurrency import BASELINE, load_groups, load_of, rows_by_server
 from specbench.results.paired import unpaired_ratio
 from specbench.results.row import Row
 from specbench.specs import yaml_files
 from specbench.specs.components import Name, Spec, Text, build
 from specbench.statistics.bootstrap import Estimate, FilePart
+
+if TYPE_CHECKING:
+    from specbench.analysis.roofline.roofline import AttentionLayer
 
 GIB, KIB = 2**30, 2**10
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -66,7 +66,7 @@ class Footprint:
     """The bytes of a model: of its weights, of keys and values of a token by layer, and of recurrent states."""
 
     weight_bytes: float
-    layers: tuple[AttentionLayer, ...] = ()
+    layers: "tuple[AttentionLayer, ...]" = ()
     state_bytes: int = 0
     cache_bytes: float = 0.0  # of a token, where layers are not known
 
@@ -84,6 +84,11 @@ def footprint_of(given: str | ModelSpec | None, key: str) -> Footprint:
         return Footprint(0.0)
     if isinstance(given, ModelSpec):
         return Footprint(given.weights_gib * GIB, cache_bytes=given.cache_kib * KIB)
+    import torch  # which takes seconds, and no other command of these files needs it
+
+    from specbench.analysis.roofline.roofline import cache_of
+    from specbench.models.loading import load_model
+
     try:
         if is_gguf(given):
             header = joined([read_header(path) for path in find_gguf(given).paths])

@@ -357,6 +357,34 @@ def test_a_dry_run_refuses_an_unknown_way_of_splitting(
     assert code == 2 and "(unknown pre-tokenizer type: 'gpt-9')" in " ".join(said.split())
 
 
+@pytest.mark.parametrize(
+    ("key", "old", "new"),
+    [("tokenizer.ggml.pre", b"gpt-2", b"gpt-9"), ("tokenizer.ggml.model", b"gpt2", b"abcd")], ids=str,
+)  # fmt: skip
+def test_llama_cpp_names_a_tokenizer_that_it_does_not_know(
+    file: Path, tmp_path: Path, key: str, old: bytes, new: bytes
+) -> None:
+    """Another tokenizer would not do there: the remedy has the other engine, too."""
+    pytest.importorskip("llama_cpp", reason=gguf_files.NO_BINDING)
+    path, of_a_run = gguf_files.changed(file, tmp_path / "m.gguf", old, new), GgufOptions(given_by="options")
+    for weights in (True, False):
+        with pytest.raises(ConfigError, match=rf"m.gguf: {key} = '{new.decode()}': llama.cpp cannot open it") as caught:
+            load_model(str(path), device="cpu", engine="llama.cpp", weights=weights, gguf=of_a_run)
+        assert str(caught.value).endswith(
+            "or take --engine eager and the tokenizer of the original model with --tokenizer"
+        )
+
+
+def test_a_dry_run_refuses_an_architecture_that_llama_cpp_does_not_know(
+    file: Path, specbench: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    pytest.importorskip("llama_cpp", reason=gguf_files.NO_BINDING)
+    path = gguf_files.rewritten(file, tmp_path / "m.gguf", {}, architecture="xyz")
+    code, _, said = specbench("run", "--task", "mgsm", "--method", "pld", "--data", "sample", "--dry-run", "--target",
+                              str(path))  # fmt: skip
+    assert code == 2 and "general.architecture = 'xyz': llama.cpp cannot open it" in " ".join(said.split())
+
+
 def test_a_model_in_several_files_is_dequantized(file: Path, tmp_path: Path) -> None:
     parts = gguf_files.split(file, tmp_path)
     assert len(parts) > 1 and parts[0].name.startswith("model-00001-of-0000")
@@ -519,7 +547,7 @@ def test_a_binding_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llama_cpp", None)  # importing it fails
     engine.library.cache_clear()
     with pytest.raises(
-        ConfigError, match=r"--engine llama.cpp: llama-cpp-python does not load \(.*\): needs llama_cpp"
+        ConfigError, match=r"llama-cpp-python does not load \(.*\): build it again \(pip .*, or take --engine eager"
     ):
         engine.library()
     engine.library.cache_clear()

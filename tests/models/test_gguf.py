@@ -255,6 +255,31 @@ def test_weights_that_were_copied_are_counted_once(file: Path, monkeypatch: pyte
     assert devices.WEIGHTS_IN_FILES[network] == 300
 
 
+@pytest.mark.parametrize(
+    ("groups", "folder", "limit", "usage", "prefix"),
+    [("0::/box/inner\n", "box", "memory.max", "memory.current", ""),
+     ("0::/\n", ".", "memory.max", "memory.current", ""),
+     ("9:cpu:/x\n4:hugetlb,memory:/docker/123\n", "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_")],
+)  # fmt: skip
+def test_a_container_allows_less_than_the_machine_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: str, folder: str, limit: str, usage: str, prefix: str
+) -> None:
+    """Linux ends the process there. Pages of files, which it gives back, are free."""
+    (tmp_path / "groups").write_text(groups)
+    place = tmp_path / folder
+    place.mkdir(exist_ok=True)
+    (place / limit).write_text("1000\n")
+    (place / usage).write_text("700\n")
+    (place / "memory.stat").write_text(f"anon 500\n{prefix}active_file 50\n{prefix}inactive_file 150\n")
+    found = devices.memory_of_groups(tmp_path / "groups", tmp_path)
+    assert found == [500]
+    monkeypatch.setattr("specbench.models.devices.memory_of_groups", lambda: found)
+    assert devices.available_memory() in (500, None)
+    (place / limit).write_text("max\n")
+    assert devices.memory_of_groups(tmp_path / "groups", tmp_path) == []
+    assert devices.memory_of_groups(tmp_path / "nowhere") == []
+
+
 def test_memory_of_this_process() -> None:
     before = devices.own_memory()
     if not before:

@@ -114,9 +114,7 @@ def available_memory() -> int | None:
     return min(available, *memory_of_groups())
 
 
-def memory_of_groups(
-    groups: Path = Path("/proc/self/cgroup"), mounted: Path = Path("/sys/fs/cgroup")
-) -> list[int]:
+def memory_of_groups(groups: Path = Path("/proc/self/cgroup"), mounted: Path = Path("/sys/fs/cgroup")) -> list[int]:
     """Returns the bytes that each control group of this process with a limit, such as a container's, allows beyond what
     it holds. Beyond that Linux ends the process, however much the machine has free. Pages of files are given back."""
     found = []

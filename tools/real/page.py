@@ -447,7 +447,7 @@ def widths_part(found: Measured) -> str:
         if widths:
             shares = [each.share_equal for each in widths if each.share_equal is not None]
             lines.append(
-                [cell.name, f"{rows[0].engine} {rows[0].dtype}", ", ".join(label(row) for row in rows),
+                [cell.name, f"{rows[0].engine} {rows[0].dtype}", "; ".join(label(row) for row in rows),
                  f"{max(each.tolerance for each in widths):.2f}", f"{100 * min(shares):.1f}" if shares else "–"]
             )  # fmt: skip
     if not lines:

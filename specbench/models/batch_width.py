@@ -30,7 +30,7 @@ NUM_TIMED = 6  # passes
 LONG_PREFIX = 512  # tokens of other prompts before the longer prefix
 # One row in so many may be farther from other readings than rounding explains: rounding moves a few rows of a model by
 # far more than all others, and a fault of passes changes many.
-ROWS_PER_OUTLIER = 20
+ROWS_PER_OUTLIER = 50
 
 # kept: an answer in passes of this width, which are all kept; in the short form in passes of all widths in turn, since
 # a long prompt is read anew for each reading. prompt: a whole answer in one pass. chain, tree: a pass on the prefix

@@ -204,7 +204,7 @@ def test_a_fault_changes_more_than_a_row_that_rounding_moves_by_far(every: int, 
     target = twin(OtherRows)
     assert isinstance(target, OtherRows)
     target.every = every
-    measured = measure_batch_width(target, beginnings(answers_of(twin())), 6)
+    measured = measure_batch_width(target, beginnings(answers_of(twin())), 6, whole=True)
     assert target.num_passes > 20 and bool(measured.wrong_widths) is is_wrong
     assert (measured.noise().tolerance > 1) is not is_wrong  # what is no fault is noise
 

@@ -400,6 +400,17 @@ def test_llama_cpp_names_a_tokenizer_that_it_does_not_know(
         )
 
 
+def test_the_tokenizer_of_a_drafter_has_an_option_of_its_own(
+    file: Path, specbench: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    path = gguf_files.changed(file, tmp_path / "m.gguf", b"ggml.merges", b"ggml.mergez")
+    code, _, said = specbench("run", "--task", "mgsm", "--method", "sd", "--data", "sample", "--dry-run", "--engine",
+                              "eager", "--target", str(file), "--drafter", str(path))  # fmt: skip
+    assert code == 2 and "merges is missing: give the one of the original model with --drafter-tokenizer" in " ".join(
+        said.split()
+    )
+
+
 def test_a_dry_run_refuses_an_architecture_that_llama_cpp_does_not_know(
     file: Path, specbench: Callable[..., Outcome], tmp_path: Path
 ) -> None:

@@ -116,7 +116,7 @@ def open_network(
             raise
         other = options.other_engine("eager")
         if "tokenizer" in error.reason and options.tokenizer is None and options.given_by != "name":
-            other += " and the tokenizer of the original model with --tokenizer"
+            other += f" and the tokenizer of the original model with {options.tokenizer_option}"
         raise ConfigError(f"{error}, or {other}") from error
 
 

@@ -46,6 +46,10 @@ PROMPTS = {
 }
 
 
+# Parts of these versions read all of the text before a fresh tree in one pass; later ones its answer as methods do.
+ONE_PASS_BEFORE_TREES = ("340f5ff", "adadfc5", "785911c", "f8118da")
+
+
 @dataclass(frozen=True)
 class Way:
     """A way to compute. `loading`: the options of `load_model`. `is_gguf`: of the GGUF file, else of the folder."""
@@ -171,7 +175,8 @@ passes of 2 to {width} tokens on the same prefix as the single passes. *kept*: o
 tokens that are all kept, so that each reads keys and values of the one before. *after*: of a pass over one token after
 a wide one that is kept. *tree*: of the tokens that a tree has in common with the answer. *after tree*: of a pass over
 one token after the path of a tree was kept. *fresh tree*: of trees right behind a text that was read anew, each with
-two sets of wrong tokens. *one pass*: of the pass over prompt and answer.
+two sets of wrong tokens; its answer was read in passes of {width} tokens, but for those with a *, which an earlier
+version measured behind one pass over the whole text. *one pass*: of the pass over prompt and answer.
 
 *classes*: chains of these widths give the same rows after the prompt. *largest*: the largest change of a logit in any
 of these passes. *gap*: the largest change of a gap between the highest logit and one of the next nine in the columns
@@ -206,7 +211,7 @@ def classes(changes: Sequence[WidthChange]) -> str:
                       for w in groups.values())  # fmt: skip
 
 
-def cells(way: str, width: BatchWidth) -> list[str]:
+def cells(way: str, width: BatchWidth, commit: str) -> list[str]:
     chosen = {
         (prefix, kind): [each for each in width.changes if (each.prefix, each.compared) == (prefix, kind)]
         for prefix in PREFIXES for kind in KINDS
@@ -215,8 +220,11 @@ def cells(way: str, width: BatchWidth) -> list[str]:
     flips, num = sum(len(each.flip_gaps) for each in chains), sum(each.num_positions for each in chains)
     largest = max(each.max_change for each in width.changes)
     variation = max(each.total_variation or 0.0 for each in width.changes)
+    shares = {kind: " · ".join(equal(chosen[prefix, kind]) for prefix in PREFIXES) for kind in KINDS}
+    if commit.startswith(ONE_PASS_BEFORE_TREES):
+        shares["fresh tree"] += " *"
     return [
-        way, *(" · ".join(equal(chosen[prefix, kind]) for prefix in PREFIXES) for kind in KINDS),
+        way, *shares.values(),
         classes(chosen["short", "chain"]), f"{largest:.2g}", f"{width.noise().max_gap_change:.2g}",
         f"{flips} of {num}" if flips else "0", f"{variation:.1g}", f"{width.num_changed} of {width.num_prompts}",
     ]  # fmt: skip
@@ -235,7 +243,7 @@ def page(parts: Parts) -> str:
                 continue
             width = BatchWidth.model_validate(part["batch_width"])
             longest = max(longest, width.prefixes["long"][1] if "long" in width.prefixes else 0)
-            rows.append(cells(name, width))
+            rows.append(cells(name, width, part["commit"] or ""))
             if not width.repeated:
                 others.append(f"{model} {name}")
         if missing := [way.name for way in WAYS if way.name not in by_way]:

@@ -28,6 +28,9 @@ NUM_NOISE_TOKENS = 64
 NUM_MIXED = 3  # readings of an answer in passes of all widths in turn
 NUM_TIMED = 6  # passes
 LONG_PREFIX = 512  # tokens of other prompts before the longer prefix
+# One row in so many may be farther from other readings than rounding explains: rounding moves a few rows of a model by
+# far more than all others, and a fault of passes changes many.
+ROWS_PER_OUTLIER = 50
 
 # kept: an answer in passes of this width, which are all kept; in the short form in passes of all widths in turn, since
 # a long prompt is read anew for each reading. prompt: a whole answer in one pass. chain, tree: a pass on the prefix
@@ -93,10 +96,10 @@ class WidthChange(FilePart):
     `total_variation`, `divergence`: the mean total variation and KL divergence of the distributions at temperature 1;
     null in the short form.
     `same_as`: the smallest width whose rows are the same bit for bit; 1: those of single passes; null: not compared.
-    `seconds`: the fastest pass; `cost`: in fastest single passes; null: not timed. `shift`: the largest root mean
-    square change of a row in standard deviations of its logits, from the nearer of two other readings of the same text:
-    single passes, and one pass over all of it; of the latter itself, from single passes. Null in files of earlier
-    versions.
+    `seconds`: the fastest pass; `cost`: in fastest single passes; null: not timed. `shift`: the root mean
+    square change in standard deviations of a row's logits that at most one row in ROWS_PER_OUTLIER exceeds, from the
+    nearer of two other readings of the same text: single passes, and one pass over all of it; of the latter itself, the
+    largest from single passes. Null in files of earlier versions, or the largest.
     """
 
     compared: Compared
@@ -152,8 +155,9 @@ class BatchWidth(FilePart):
         return all(each.num_equal == each.num_positions for each in self.changes)
 
     def is_wrong(self, change: WidthChange) -> bool:
-        """Whether rows are farther from both other readings of the same text than rounding explains. These two share no
-        pass, and all three have kernels of their own: where they round differently, the other two differ as well."""
+        """Whether more than a few rows are farther from both other readings of the same text than rounding explains.
+        These two share no pass, and all three have kernels of their own: where they round differently, the other two
+        differ as well."""
         return self.max_shift is not None and change.shift is not None and change.shift > self.max_shift
 
     @property
@@ -216,7 +220,7 @@ class _Rows:
     flip_gaps: list[float] = field(default_factory=list)
     distances: list[tuple[float, float]] = field(default_factory=list)  # Σ total variation, Σ KL divergence
     seconds: list[float] = field(default_factory=list)
-    shift: float = 0.0
+    shifts: list[float] = field(default_factory=list)
     squares: dict[int, tuple[float, int]] = field(default_factory=dict)  # Σ E_p[(Δ ln p)²], and rows, by answer
     changed: set[str] = field(default_factory=set)  # answers of which AR would write another token
 
@@ -224,13 +228,18 @@ class _Rows:
         """Adds rows [n, vocab], beside those of single passes and of one pass over the whole text."""
         is_whole = rows is whole
         shifts = shift_of(alone, rows) if is_whole else shift_of(alone, rows).minimum(shift_of(whole, rows))
-        self.shift = max(self.shift, float(shifts.max()))
+        self.shifts += shifts.tolist()
         self.num_equal += int((alone == rows).all(dim=-1).sum())
         self.changes += largest_changes(alone, rows).tolist()
         self.gap_change = max(self.gap_change, gap_change(alone, rows))
         highest = alone.float().topk(2, dim=-1).values
         flipped = alone.argmax(dim=-1) != rows.argmax(dim=-1)
         self.flip_gaps += (highest[:, 0] - highest[:, 1])[flipped].tolist()
+
+    @property
+    def shift(self) -> float:
+        """What all rows but the outliers are within."""
+        return sorted(self.shifts)[-1 - len(self.shifts) // ROWS_PER_OUTLIER]
 
     def result(self, compared: Compared, width: int, prefix: Prefix, same_as: int | None, single: float) -> WidthChange:
         num, seconds = len(self.changes), min(self.seconds, default=None)
@@ -241,7 +250,8 @@ class _Rows:
             flip_gaps=tuple(sorted(self.flip_gaps, reverse=True)),
             total_variation=None if variation is None else variation / num,
             divergence=None if divergence is None else max(0.0, divergence / num), same_as=same_as, seconds=seconds,
-            cost=seconds / single if seconds is not None and single else None, shift=self.shift,
+            cost=seconds / single if seconds is not None and single else None,
+            shift=max(self.shifts) if compared == "prompt" else self.shift,
         )  # fmt: skip
 
 
@@ -548,7 +558,9 @@ class _Measurement:
             ] if compared == "chain" else [None]  # fmt: skip
             changes.append(rows.result(compared, width or self.longest, prefix, same[0], singles.get(prefix, 0.0)))
         # A fault of all wide passes must not make the noise that excuses it.
-        apart = max((rows.shift for (_, compared, _), rows in self.rows.items() if compared == "prompt"), default=0.0)
+        apart = max(
+            (max(rows.shifts) for (_, compared, _), rows in self.rows.items() if compared == "prompt"), default=0.0
+        )
         limit = max(self.max_shift, SAFETY * apart)
         right = [
             rows for (prefix, compared, _), rows in self.rows.items()

@@ -5,7 +5,7 @@ import re
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import torch
@@ -103,14 +103,44 @@ def free_memory() -> int | None:
 
 
 def available_memory() -> int | None:
-    """Returns the bytes of main memory that the system calls available, with its swap space; None if it does not
-    tell."""
+    """Returns the bytes of main memory that the system calls available, with its swap space, or those that a container
+    allows, whichever is less; None if the system does not tell."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         kilobytes = {name: int(value.split()[0]) for name, _, value in (line.partition(":") for line in lines)}
-        return 1024 * (kilobytes["MemAvailable"] + kilobytes["SwapFree"])
+        available = 1024 * (kilobytes["MemAvailable"] + kilobytes["SwapFree"])
     except (OSError, KeyError, ValueError):
         return None
+    return min(available, *memory_of_groups())
+
+
+def memory_of_groups(groups: Path = Path("/proc/self/cgroup"), mounted: Path = Path("/sys/fs/cgroup")) -> list[int]:
+    """Returns the bytes that each control group of this process with a limit, such as a container's, allows beyond what
+    it holds. Beyond that Linux ends the process, however much the machine has free. Pages of files are given back."""
+    found = []
+    try:
+        lines = groups.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        _, controllers, name = line.split(":", 2)
+        if not controllers:  # version 2
+            top, limit, usage, prefix = mounted, "memory.max", "memory.current", ""
+        elif "memory" in controllers.split(","):
+            top, limit, usage, prefix = mounted / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"
+        else:
+            continue
+        inner = PurePosixPath(name)
+        for group in (inner, *inner.parents):  # a container may see its own group as the uppermost, whatever the name
+            folder = top / group.relative_to("/")
+            try:
+                allowed, held = (int((folder / file).read_text(encoding="ascii")) for file in (limit, usage))
+                stat = dict(each.split() for each in (folder / "memory.stat").read_text(encoding="ascii").splitlines())
+            except (OSError, ValueError):  # no such group here, or "max"
+                continue
+            files = sum(int(stat.get(f"{prefix}{kind}_file", 0)) for kind in ("active", "inactive"))
+            found.append(max(0, allowed - held + files))
+    return found
 
 
 def own_memory() -> int:

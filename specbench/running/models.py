@@ -224,14 +224,21 @@ def computing_packages(engines: Iterable[str]) -> tuple[str, ...]:
     return (LLAMA_CPP,) if any("llama.cpp" in engine for engine in engines) else ()
 
 
-def gguf_options(spec: RunSpec | RunOptions, name: str, tokenizer: str | None = None) -> dict[str, Any]:
+def gguf_options(
+    spec: RunSpec | RunOptions, name: str, tokenizer: str | None = None, *, is_drafter: bool = False
+) -> dict[str, Any]:
     """Returns the option of `load_model` by which a GGUF model is loaded; none for others."""
-    return {"gguf": GgufOptions(tokenizer, spec.gpu_layers, spec.cache_dtype, "options")} if is_gguf(name) else {}
+    if not is_gguf(name):
+        return {}
+    option: Any = "--drafter-tokenizer" if is_drafter else "--tokenizer"
+    return {"gguf": GgufOptions(tokenizer, spec.gpu_layers, spec.cache_dtype, "options", option)}
 
 
 def drafter_engine(engine: EngineName, target: CausalLM, name: str) -> EngineName:
     """Returns the engine of a drafter: the target's, unless only one of both is a GGUF file and the engine of the run
     leaves theirs open."""
+    if target.engine == "llama.cpp" and engine not in ("auto", "llama.cpp"):  # of a target without its weights
+        return engine
     if target.engine == "llama.cpp" or (engine == "auto" and is_gguf(name)):
         return "auto" if is_gguf(name) else "eager"
     return target.engine
@@ -256,7 +263,9 @@ def load_drafters(
                 loaded[name] = load(
                     name, revision=revision, dtype=dtype, device=device,
                     engine=drafter_engine(spec.engine, target, name), trust_remote_code=spec.trust_remote_code,
-                    **gguf_options(spec, name, spec.drafter_tokenizer if name == spec.drafter else None),
+                    **gguf_options(
+                        spec, name, spec.drafter_tokenizer if name == spec.drafter else None, is_drafter=True
+                    ),
                 )  # fmt: skip
             except ConfigError as error:
                 if own_drafter(part, spec.target) is None:

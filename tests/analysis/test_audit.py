@@ -680,7 +680,9 @@ def test_wrong_passes_are_shown(shift: float, sibling_change: float, said: str) 
     )  # fmt: skip
     shown = " ".join(width_table(report).caption)
     assert said in shown and "Twice that change, 0.02, is" in shown
-    assert "PASSES OF 3 TOKENS AFTER CACHED ONES ARE WRONG: rows are 0.5 standard deviations" in shown
+    assert (
+        "PASSES OF 3 TOKENS AFTER CACHED ONES ARE WRONG: one row in fifty or more is 0.5 standard deviations" in shown
+    )
     right = width.model_copy(update={"changes": (prompt,), "sibling_change": None})
     shown = " ".join(width_table(report.model_copy(update={"batch_width": right})).caption)
     assert "WRONG" not in shown and "draft trees" not in shown

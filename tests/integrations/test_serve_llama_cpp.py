@@ -11,6 +11,7 @@ pytest.importorskip("gguf", reason="gguf is not installed: pip install 'specbenc
 from specbench.integrations.served.llama_cpp import Serving
 from specbench.results.leaderboard import load
 from specbench.specs.run import read_servers
+from tests.support import gguf_files
 from tools.llama_cpp.server import gguf_file
 
 Run = Callable[..., tuple[int, str, str]]
@@ -57,3 +58,11 @@ def test_wrong_files_are_one_line(specbench: Run, tmp_path: Path, words: tuple[s
     (tmp_path / "text.gguf").write_text("no GGUF")
     code, _, err = specbench("serve-llama-cpp", *words)
     assert code == 2 and said in err and len(err.splitlines()) == 1
+
+
+def test_a_model_that_llama_cpp_does_not_know_is_one_line(specbench: Run, tmp_path: Path) -> None:
+    path = gguf_files.rewritten(gguf_file("drafter"), tmp_path / "m.gguf", {}, architecture="xyz")
+    code, _, err = specbench("serve-llama-cpp", str(path), "--context", "256", "--threads", "1")
+    assert code == 2 and f"{path}: llama.cpp does not start the server 'ar' (" in err
+    assert "Traceback" not in err and "take another file" in err
+    assert not (tmp_path / "servers.yaml").exists()

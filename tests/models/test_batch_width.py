@@ -182,6 +182,33 @@ def test_a_fault_of_some_wide_passes_is_found_at_their_widths() -> None:
     assert {5, 6} <= set(mixed.wrong_widths) and mixed.noise().tolerance < 1e-3
 
 
+class OtherRows(CausalLM):
+    """The first row of some passes over several tokens is another; their keys and values are right."""
+
+    num_passes, every = 0, 0
+
+    def score(self, ids: list[int], num_logits: int, pending: torch.Tensor | None = None) -> Output:
+        output = super().score(ids, num_logits, pending)
+        if not 1 < num_logits <= 6:
+            return output
+        self.num_passes += 1
+        logits = output.logits.clone()
+        if self.num_passes == 9 or (self.every and self.num_passes % self.every == 0):
+            logits[0] += 5.0 * torch.arange(logits.shape[-1]).sin()
+        return Output(logits, output.hidden)
+
+
+@pytest.mark.parametrize(("every", "is_wrong"), [(0, False), (1, True)])
+def test_a_fault_changes_more_than_a_row_that_rounding_moves_by_far(every: int, is_wrong: bool) -> None:
+    """As it moves few rows of models in low precisions."""
+    target = twin(OtherRows)
+    assert isinstance(target, OtherRows)
+    target.every = every
+    measured = measure_batch_width(target, beginnings(answers_of(twin())), 6, whole=True)
+    assert target.num_passes > 20 and bool(measured.wrong_widths) is is_wrong
+    assert (measured.noise().tolerance > 1) is not is_wrong  # what is no fault is noise
+
+
 def as_chain(model: Any, windows: Any, num_prefix: int, parents: Sequence[int], *others: Any) -> Any:
     return tree_inputs(model, windows, num_prefix, range(-1, len(parents) - 1), *others)
 

@@ -256,6 +256,31 @@ def test_weights_that_were_copied_are_counted_once(file: Path, monkeypatch: pyte
     assert devices.WEIGHTS_IN_FILES[network] == 300
 
 
+@pytest.mark.parametrize(
+    ("groups", "folder", "limit", "usage", "prefix"),
+    [("0::/box/inner\n", "box", "memory.max", "memory.current", ""),
+     ("0::/\n", ".", "memory.max", "memory.current", ""),
+     ("9:cpu:/x\n4:hugetlb,memory:/in/123\n", "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_")],
+)  # fmt: skip
+def test_a_container_allows_less_than_the_machine_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: str, folder: str, limit: str, usage: str, prefix: str
+) -> None:
+    """Linux ends the process there. Pages of files, which it gives back, are free."""
+    (tmp_path / "groups").write_text(groups)
+    place = tmp_path / folder
+    place.mkdir(exist_ok=True)
+    (place / limit).write_text("1000\n")
+    (place / usage).write_text("700\n")
+    (place / "memory.stat").write_text(f"anon 500\n{prefix}active_file 50\n{prefix}inactive_file 150\n")
+    found = devices.memory_of_groups(tmp_path / "groups", tmp_path)
+    assert found == [500]
+    (place / limit).write_text("max\n")
+    assert devices.memory_of_groups(tmp_path / "groups", tmp_path) == []
+    assert devices.memory_of_groups(tmp_path / "nowhere") == []
+    monkeypatch.setattr("specbench.models.devices.memory_of_groups", lambda: found)
+    assert devices.available_memory() in (500, None)
+
+
 def test_memory_of_this_process() -> None:
     before = devices.own_memory()
     if not before:
@@ -358,6 +383,45 @@ def test_a_dry_run_refuses_an_unknown_way_of_splitting(
     code, _, said = specbench("run", "--task", "mgsm", "--method", "pld", "--data", "sample", "--dry-run", "--engine",
                               "eager", "--target", str(path))  # fmt: skip
     assert code == 2 and "(unknown pre-tokenizer type: 'gpt-9')" in " ".join(said.split())
+
+
+@pytest.mark.parametrize(
+    ("key", "old", "new"),
+    [("tokenizer.ggml.pre", b"gpt-2", b"gpt-9"), ("tokenizer.ggml.model", b"gpt2", b"abcd")], ids=str,
+)  # fmt: skip
+def test_llama_cpp_names_a_tokenizer_that_it_does_not_know(
+    file: Path, tmp_path: Path, key: str, old: bytes, new: bytes
+) -> None:
+    """Another tokenizer would not do there: the remedy has the other engine, too."""
+    pytest.importorskip("llama_cpp", reason=gguf_files.NO_BINDING)
+    path, of_a_run = gguf_files.changed(file, tmp_path / "m.gguf", old, new), GgufOptions(given_by="options")
+    for weights in (True, False):
+        with pytest.raises(ConfigError, match=rf"m.gguf: {key} = '{new.decode()}': llama.cpp cannot open it") as caught:
+            load_model(str(path), device="cpu", engine="llama.cpp", weights=weights, gguf=of_a_run)
+        assert str(caught.value).endswith(
+            "or take --engine eager and the tokenizer of the original model with --tokenizer"
+        )
+
+
+def test_the_tokenizer_of_a_drafter_has_an_option_of_its_own(
+    file: Path, specbench: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    path = gguf_files.changed(file, tmp_path / "m.gguf", b"ggml.merges", b"ggml.mergez")
+    code, _, said = specbench("run", "--task", "mgsm", "--method", "sd", "--data", "sample", "--dry-run", "--engine",
+                              "eager", "--target", str(file), "--drafter", str(path))  # fmt: skip
+    assert code == 2 and "merges is missing: give the one of the original model with --drafter-tokenizer" in " ".join(
+        said.split()
+    )
+
+
+def test_a_dry_run_refuses_an_architecture_that_llama_cpp_does_not_know(
+    file: Path, specbench: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    pytest.importorskip("llama_cpp", reason=gguf_files.NO_BINDING)
+    path = gguf_files.rewritten(file, tmp_path / "m.gguf", {}, architecture="xyz")
+    code, _, said = specbench("run", "--task", "mgsm", "--method", "pld", "--data", "sample", "--dry-run", "--target",
+                              str(path))  # fmt: skip
+    assert code == 2 and "general.architecture = 'xyz': llama.cpp cannot open it" in " ".join(said.split())
 
 
 def test_a_model_in_several_files_is_dequantized(file: Path, tmp_path: Path) -> None:
@@ -522,7 +586,7 @@ def test_a_binding_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llama_cpp", None)  # importing it fails
     engine.library.cache_clear()
     with pytest.raises(
-        ConfigError, match=r"--engine llama.cpp: llama-cpp-python does not load \(.*\): needs llama_cpp"
+        ConfigError, match=r"llama-cpp-python does not load \(.*\): build it again \(pip .*, or take --engine eager"
     ):
         engine.library()
     engine.library.cache_clear()

@@ -12,10 +12,10 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from transformers import Gemma3TextConfig, Starcoder2Config
+from transformers import FalconConfig, Gemma3TextConfig, Starcoder2Config
 
 from specbench.core.errors import ConfigError
-from specbench.models.gguf.dequantized import OtherModel, carry_positions, check_tensors, file_config
+from specbench.models.gguf.dequantized import OtherModel, carry_norms, carry_positions, check_tensors, file_config
 from specbench.models.gguf.files import find_gguf
 from specbench.models.gguf.header import Header
 from specbench.models.gguf.options import GgufOptions
@@ -129,6 +129,31 @@ def test_a_file_without_a_weight(file: Path, config: Any) -> None:
     fewer = {name: place for name, place in header.tensors.items() if name != "blk.0.attn_q.weight"}
     with pytest.raises(OtherModel, match=r"^it lacks 1 tensors .* such as model.layers.0.self_attn.q_proj.weight"):
         check_tensors(config, replace(header, tensors=fewer))
+
+
+@pytest.mark.parametrize("key", ["attention.head_count", "attention.layer_norm_rms_epsilon"])
+def test_a_number_that_no_tensor_shows(file: Path, tmp_path: Path, key: str) -> None:
+    """transformers has a default for it, with which the file would be another model."""
+    path = gguf_files.rewritten(file, tmp_path / "m.gguf", {f"llama.{key}": None})
+    with pytest.raises(OtherModel, match=rf"^llama.{key} is missing, and transformers would take [\de-]+$"):
+        file_config(path, find_gguf(str(path)).header)
+
+
+def test_the_epsilon_of_norms_is_the_files() -> None:
+    """Of Falcon, transformers reads a key that its files do not have."""
+    config = FalconConfig(layer_norm_epsilon=1e-5)
+    values = {"general.architecture": "falcon", "falcon.attention.layer_norm_epsilon": 1e-3,
+              "falcon.attention.head_count": 71}  # fmt: skip
+    carry_norms(config, Header(Path("m.gguf"), values, {}, 0, {}))
+    assert config.layer_norm_epsilon == 1e-3
+
+
+def test_a_size_that_tensors_do_not_have(file: Path, tmp_path: Path) -> None:
+    path = gguf_files.rewritten(file, tmp_path / "m.gguf", {"llama.feed_forward_length": None})
+    with pytest.raises(
+        ConfigError, match=r"m.gguf: tensor 'blk.0.ffn_\w+.weight' is [\dx ]+, and the keys llama.\* make"
+    ):
+        load_model(str(path), device="cpu", engine="eager", gguf=OPTIONS)
 
 
 def test_factors_of_one_change_nothing(file: Path, config: Any, tmp_path: Path) -> None:

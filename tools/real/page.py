@@ -16,7 +16,6 @@ from specbench.report.captions import (
 )
 from specbench.results.metric_format import metric_of, number, score_pair, speed, with_interval
 from specbench.results.row import Row
-from tools.commands import ROOT
 from tools.drafters.cells import table
 
 from .cells import CELLS, DRAFTING, INT8, LABELS, LLAMA_CPP, SWEPT, Cell
@@ -110,13 +109,22 @@ Translation from English (Quechua: from Spanish), at the sampling of arXiv:2605.
 sentences in Cherokee, Quechua and Yoruba, half of them from the files of the measured rows, but none of them the
 translation of one; both methods draft 4 tokens.
 """
+WIDTHS = """## Width of a pass
+
+How the logits of these models depend on it: [widths of passes](widths.md). Each greedy run tests its target in passes
+as its methods make before it gives [verdicts](../notes/losslessness.md#in-every-run). *Explained gap*: twice the
+largest change of a gap between logits, of which the width of a pass explains a difference from AR. *Equal rows*: the
+share of rows that are those of passes over one token bit for bit. Of several subsets and methods the largest gap and
+the smallest share; a dash is of a run that did not record it.
+
+"""
 
 
 def page(found: Measured, reruns: str = "") -> str:
     """The whole page. `reruns`: the section on cells that were measured twice."""
     parts = [head(found), MAIN, *(task_part(found, task) for task in TASKS)]
     parts += [PRECISION, precision_part(found), CURVE, curve_part(found), vocabulary_part(found)]
-    parts += [FAIRNESS, fairness_part(found), NGRAM, ngram_part(found), widths_part(), reruns, claims_part(found)]
+    parts += [FAIRNESS, fairness_part(found), NGRAM, ngram_part(found), widths_part(found), reruns, claims_part(found)]
     return "\n".join([*(part.strip("\n") + "\n" for part in parts if part), commands_part(found)])
 
 
@@ -430,11 +438,22 @@ def ngram_part(found: Measured) -> str:
     return methods_table(found, cells, "") + groups_part(found, cells) if cells else NOT_YET
 
 
-def widths_part() -> str:
-    """Where the batch-width test of these models stands."""
-    if (ROOT / "docs" / "measured" / "widths.md").is_file():
-        return "## Width of a pass\n\nHow the logits of these models depend on it: [widths of passes](widths.md).\n"
-    return "## Width of a pass\n\n" + NOT_YET
+def widths_part(found: Measured) -> str:
+    """What the short batch-width test of each run found, on which its verdicts rest."""
+    lines = []
+    for cell in own_cells():
+        rows = [row for row in found.whole(cell) if row.batch_width is not None] if found.has(cell.name) else []
+        widths = [row.batch_width for row in rows if row.batch_width is not None]
+        if widths:
+            shares = [each.share_equal for each in widths if each.share_equal is not None]
+            lines.append(
+                [cell.name, f"{rows[0].engine} {rows[0].dtype}", "; ".join(label(row) for row in rows),
+                 f"{max(each.tolerance for each in widths):.2f}", f"{100 * min(shares):.1f}" if shares else "–"]
+            )  # fmt: skip
+    if not lines:
+        return WIDTHS + NOT_YET
+    heads = ["cell", "numerics", "methods", "explained gap", "equal rows %"]
+    return WIDTHS + table(heads, lines, 3)
 
 
 def commands_part(found: Measured) -> str:

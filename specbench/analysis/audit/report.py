@@ -301,9 +301,9 @@ def width_caption(report: AuditReport, width: BatchWidth) -> Iterator[str]:
     if widths := width.wrong_widths:
         worst = max(each.shift or 0.0 for each in width.changes if each.compared == "kept")
         yield (
-            f"PASSES OF {', '.join(map(str, widths))} TOKENS AFTER CACHED ONES ARE WRONG: rows are {worst:.2g} "
-            "standard deviations of their logits from single passes and from one pass over the text, and rounding "
-            f"explains {width.max_shift:.2g}. They are left out of what follows"
+            f"PASSES OF {', '.join(map(str, widths))} TOKENS AFTER CACHED ONES ARE WRONG: one row in fifty or more is "
+            f"{worst:.2g} standard deviations of its logits from single passes and from one pass over the text, and "
+            f"rounding explains {width.max_shift:.2g}. They are left out of what follows"
         )
     if trees := [each for each in width.changes if each.compared == "fresh tree"]:
         yield {

@@ -528,7 +528,7 @@ def measure_pair(
     engine = drafter_engine(options.engine, target, options.drafter)
     drafter = load(
         options.drafter, revision=options.drafter_revision, dtype=dtype, engine=engine,
-        **gguf_options(options, options.drafter, options.drafter_tokenizer),
+        **gguf_options(options, options.drafter, options.drafter_tokenizer, is_drafter=True),
     )  # fmt: skip
     if target.why_eager is not None:
         warn_not_static(target, options.engine, "these are the limits of --engine eager")

@@ -9,7 +9,7 @@ from typing import Any
 
 from specbench.core.environment import require
 from specbench.core.errors import ConfigError
-from specbench.models.gguf.header import read_header
+from specbench.models.gguf.files import local_file
 
 NGRAM_SIZE = 3  # tokens that `ngram` looks up
 
@@ -28,12 +28,12 @@ class Serving:
     gpu_layers: int | None = None
 
     def check(self) -> None:
-        """Raises ConfigError if xllamacpp is missing, or a file is not a GGUF file."""
+        """Raises ConfigError if xllamacpp is missing, or a file is not a whole GGUF model."""
         require("xllamacpp", "specbench serve-llama-cpp")
         for file in (self.target, *([self.drafter] if self.drafter is not None else [])):
             if not file.is_file():
                 raise ConfigError(f"{file}: there is no such file: give a GGUF file")
-            read_header(file)
+            local_file(str(file)).header  # noqa: B018
 
     @property
     def speculation(self) -> dict[str, Any]:
@@ -82,7 +82,14 @@ class Serving:
         if synthetic_length is not None:
             params.speculative.synth_len = synthetic_length
         params.speculative.synth_rates = list(synthetic_rates)
-        server = xllamacpp.Server(params)
+        try:
+            server = xllamacpp.Server(params)
+        except RuntimeError as error:  # it does not say why
+            drafter = f", with drafter {self.drafter}" if name == "draft" else ""
+            raise ConfigError(
+                f"{self.target}: llama.cpp does not start the server '{name}'{drafter} ({error}): take another file, "
+                "such as one of an architecture and a tokenizer that it knows, or free memory"
+            ) from error
         try:
             yield str(server.listening_address)
         finally:

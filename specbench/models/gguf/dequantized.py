@@ -15,12 +15,13 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from specbench.models.checkpoints import quiet_transformers
 from specbench.models.gguf.files import GgufFile
-from specbench.models.gguf.header import OLD_FACTOR, SCALING, Header
+from specbench.models.gguf.header import EPSILONS, EXPERTS, OLD_FACTOR, SCALING, Header
 
 FACTORS = "rope_freqs.weight"  # by which llama.cpp divides the frequencies of positions
 NOT_ROTATED = 1e29  # factors from here on stop a rotation
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}  # of Llama 3.1–3.3
 CARRIED = frozenset({"type", "factor", "original_context_length", "finetuned"})  # keys of rope.scaling
+EPSILONS_THERE = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon")
 
 
 class OtherModel(ValueError):
@@ -28,11 +29,27 @@ class OtherModel(ValueError):
 
 
 def file_config(path: Path, header: Header) -> Any:
-    """Returns transformers' configuration of a file with the file's positions. Raises OtherModel for positions that it
-    cannot express, and what transformers raises."""
+    """Returns transformers' configuration of a file with the file's norms and positions. Raises OtherModel if the file
+    lacks a number that transformers would not ask for, for positions that it cannot express, and what it raises."""
     config: Any = AutoConfig.from_pretrained(str(path.parent), gguf_file=path.name)
+    carry_norms(config.get_text_config(), header)
     carry_positions(config.get_text_config(), header)
     return config
+
+
+def carry_norms(config: Any, header: Header) -> None:
+    """Gives a configuration the ε of a file's norms, of which transformers reads one of two keys. Raises OtherModel for
+    a file without it or without the number of heads, neither of which shows in the sizes of tensors."""
+    epsilons = [value for key in EPSILONS if (value := header.of_architecture(key)) is not None]
+    there = [name for name in EPSILONS_THERE if hasattr(config, name)]
+    needed = [] if epsilons else [(EPSILONS[0], name) for name in there]
+    if hasattr(config, "num_attention_heads") and header.of_architecture("attention.head_count") is None:
+        needed.append(("attention.head_count", "num_attention_heads"))
+    for key, name in needed:
+        default = getattr(config, name)
+        raise OtherModel(f"{header.architecture}.{key} is missing, and transformers would take {default}")
+    for name in there:
+        setattr(config, name, epsilons[0])
 
 
 def carry_positions(config: Any, header: Header) -> None:
@@ -101,8 +118,9 @@ def carry_factors(config: Any, parameters: dict[str, Any], factors: "np.ndarray[
 
 
 def check_tensors(config: Any, header: Header) -> None:
-    """Raises OtherModel for a tensor that has no place in transformers' network, and for a weight of the network that
-    the file lacks. Reads no weights. Architectures of transformers' newer reader are left to what it reports."""
+    """Raises OtherModel for a tensor that has no place in transformers' network or has another size there, and for a
+    weight of the network that the file lacks. Reads no weights. Architectures of transformers' newer reader are left to
+    what it reports."""
     from transformers import modeling_gguf_pytorch_utils as reader
 
     if find_spec("transformers.integrations.gguf") is not None:  # not in all versions
@@ -117,6 +135,14 @@ def check_tensors(config: Any, header: Header) -> None:
     if without := [name for name in header.tensors if name not in places and name != FACTORS]:
         raise OtherModel(unplaced(without, network))
     weights = dict(network.named_parameters(remove_duplicate=False))
+    for name, place in header.tensors.items():
+        weight = weights.get(places.get(name, ""))
+        if weight is not None and EXPERTS not in name and weight.numel() != math.prod(place.sizes):
+            found, wanted = (" x ".join(map(str, sizes)) for sizes in (place.sizes[::-1], weight.shape))
+            raise OtherModel(
+                f"tensor '{name}' is {found}, and the keys {header.architecture}.* make it {wanted} in transformers' "
+                f"{type(network).__name__}"
+            )
     filled = {id(weights.get(place)) for name, place in places.items() if name in header.tensors}
     if lacking := sorted(name for name, weight in weights.items() if id(weight) not in filled):
         raise OtherModel(missing_weights(lacking, network))

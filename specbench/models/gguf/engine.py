@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from specbench.core.environment import missing, require
+from specbench.core.environment import require
 from specbench.core.errors import ConfigError
 from specbench.core.values import depths
 from specbench.models.devices import WEIGHTS_IN_FILES, check_memory, own_memory
@@ -40,6 +40,11 @@ ALL_LAYERS = -1
 WARNING = 3  # of ggml's log levels
 KIND_OF_CACHE = {"float16": 1, "float32": 0}  # ggml's types
 NO_SLOT = 1  # a result of llama_decode
+# What llama.cpp says of values that it does not know, and their keys.
+UNKNOWN = {
+    "architecture": "general.architecture", "unknown tokenizer": "tokenizer.ggml.model",
+    "pre-tokenizer": "tokenizer.ggml.pre",
+}  # fmt: skip
 
 
 @cache
@@ -51,7 +56,8 @@ def library() -> Any:
     except Exception as error:  # a library that was built for another machine, or is not there
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(
-            f"--engine {ENGINE}: llama-cpp-python does not load ({reason}): {missing(PACKAGE)}"
+            f"--engine {ENGINE}: llama-cpp-python does not load ({reason}): build it again (pip install "
+            "--force-reinstall --no-cache-dir llama-cpp-python), or take --engine eager"
         ) from error
     llama_cpp.llama_log_set(_LOG.callback(llama_cpp), ctypes.c_void_p(0))
     llama_cpp.llama_backend_init()
@@ -152,9 +158,10 @@ def cannot_open(path: Path, reason: str) -> CannotOpen:
     """Returns the error for a file that llama.cpp does not open, with what it says of the tensor or key at fault."""
     remedy = f"{FETCH}, or take another" if "tensor" in reason else "take another file"
     found = f"llama.cpp cannot open it: {reason}"
-    if "architecture" in reason:
-        found = f"general.architecture = '{read_header(path).architecture}': llama.cpp cannot open it ({reason})"
-        remedy = "take another file or a newer llama-cpp-python"
+    for words, key in UNKNOWN.items():
+        if words in reason:
+            found = f"{key} = '{read_header(path).values.get(key)}': llama.cpp cannot open it ({reason})"
+            remedy = "take another file or a newer llama-cpp-python"
     return CannotOpen(f"{path}: {found}: {remedy}", reason)
 
 

@@ -32,6 +32,7 @@ NORMAL = 1
 EMBEDDINGS, OUTPUT = b"token_embd.weight", b"output.weight"
 SCALING, OLD_FACTOR = "rope.scaling.", "rope.scale_linear"
 ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")  # llama.cpp aborts at any other
+EPSILONS = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon")  # of one or the other kind of norm
 SAMPLING, TOKENIZER = "general.sampling.", "tokenizer.ggml."
 ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 # Control tokens that end a turn, also where the file names no such token: as llama.cpp has them.
@@ -381,14 +382,16 @@ def _checked(header: Header) -> Header:
         kind = header.values.get("general.type", header.architecture)
         raise ConfigError(f"{path}: general.type = '{kind}': give the file of the language model")
     _check_tokens(header)
-    for key, least in (("block_count", 1), ("context_length", 0), (f"{SCALING}original_context_length", 0)):
+    for key, least in (
+        ("block_count", 1), ("context_length", 0), ("embedding_length", 0), (f"{SCALING}original_context_length", 0),
+    ):  # fmt: skip
         value = header.of_architecture(key)
         if (value is None and least) or (value is not None and not (is_whole(value) and value >= least)):
             raise _wrong(header, f"{header.architecture}.{key}", f"a number of at least {least} is needed")
     kind = header.of_architecture(f"{SCALING}type")
     if kind is not None and kind not in ROPE_SCALINGS:
         raise _wrong(header, f"{header.architecture}.{SCALING}type", nearest(str(kind), ROPE_SCALINGS))
-    for key in (f"{SCALING}factor", OLD_FACTOR):
+    for key in (f"{SCALING}factor", OLD_FACTOR, "rope.freq_base", *EPSILONS):
         if (factor := header.of_architecture(key)) is not None and not (
             isinstance(factor, float) and 0 <= factor < inf
         ):

@@ -53,10 +53,20 @@ def load_gguf(
     `device`. `load_tokenizer`: loads that of `options`. `weights`: if False, only the header and the tokenizer are
     read. `is_cpu`: keeps llama.cpp off a GPU, unless `options` say otherwise."""
     file = find_gguf(name, revision)
-    check_tokenizer_kind(file, options)
-    tokenizer = load_gguf_tokenizer(file, options) if options.tokenizer is None else load_tokenizer(options.tokenizer)
+    try:
+        check_tokenizer_kind(file, options)
+        wanted = options.tokenizer
+        tokenizer = load_gguf_tokenizer(file, options) if wanted is None else load_tokenizer(wanted)
+    except ConfigError:
+        if engine == ENGINE:  # it may not know the file's tokenizer either, so that another one would not do
+            open_network(file, 0, options, only_vocabulary=True)
+        raise
     if not weights:
-        check_tokenizer(tokenizer, file, options, own_tokenize(file))
+        if engine == ENGINE and options.given_by == "options":  # what it cannot open would not be measured
+            tokenize: Tokenize | str | None = tokenize_by(open_network(file, 0, options, only_vocabulary=True))
+        else:
+            tokenize = own_tokenize(file)
+        check_tokenizer(tokenizer, file, options, tokenize)
         return GgufLM(file.header, tokenizer, name, file.identity, options)
     if engine != ENGINE:
         check_tokenizer(tokenizer, file, options, own_tokenize(file))
@@ -94,16 +104,20 @@ def own_tokenize(file: GgufFile) -> Tokenize | str | None:
         return None
 
 
-def open_network(file: GgufFile, num_layers_on_gpu: int, options: GgufOptions) -> LlamaNetwork:
+def open_network(
+    file: GgufFile, num_layers_on_gpu: int, options: GgufOptions, *, only_vocabulary: bool = False
+) -> LlamaNetwork:
     """Returns a file that llama.cpp has opened. Raises ConfigError if it cannot, which names the other engines only
     where they can."""
     try:
-        return LlamaNetwork(file.path, num_layers_on_gpu)
+        return LlamaNetwork(file.path, num_layers_on_gpu, only_vocabulary=only_vocabulary)
     except CannotOpen as error:
-        splits = "pre-tokenizer" not in error.reason or options.tokenizer is not None
-        if "tensor" not in error.reason and splits and is_readable(file):
-            raise ConfigError(f"{error}, or {options.other_engine('eager')}") from error
-        raise
+        if "tensor" in error.reason or not is_readable(file):
+            raise
+        other = options.other_engine("eager")
+        if "tokenizer" in error.reason and options.tokenizer is None and options.given_by != "name":
+            other += f" and the tokenizer of the original model with {options.tokenizer_option}"
+        raise ConfigError(f"{error}, or {other}") from error
 
 
 def or_llama_cpp(remedy: str, file: GgufFile, options: GgufOptions) -> str:

@@ -55,7 +55,7 @@ def check_tokenizer(tokenizer: Any, file: GgufFile, options: GgufOptions, tokeni
     tokens; and if it is made from the file but splits a text otherwise than llama.cpp. `tokenize`: llama.cpp's,
     or why it has none; None without it."""
     header, source = file.header, options.tokenizer
-    other = f"the tokenizer of --tokenizer '{source}'" if source else "transformers' tokenizer"
+    other = f"the tokenizer of {options.tokenizer_option} '{source}'" if source else "transformers' tokenizer"
     remedy = "give that of the model" if source else options.other_tokenizer
     own, theirs = file_tokens(header), tokenizer_tokens(tokenizer, header)
     decoder = tokenizer.added_tokens_decoder  # made anew at each access: Gemma's has 6,400 entries
@@ -92,7 +92,9 @@ def check_splits(tokenizer: Any, file: GgufFile, options: GgufOptions, tokenize:
         problem = f"{file.path}: {kind}: llama.cpp does not know how to split text ({tokenize})"
         if source is None:
             raise ConfigError(f"{problem}: {options.other_tokenizer}")
-        warnings.warn(f"{problem}: that of --tokenizer '{source}' is taken unchecked", UserWarning, stacklevel=1)
+        warnings.warn(
+            f"{problem}: that of {options.tokenizer_option} '{source}' is taken unchecked", UserWarning, stacklevel=1
+        )
         return
     if tokenize is None or isinstance(tokenize, str):
         if source is None and file.header.of_tokenizer("model") == BYTE_LEVEL and pre not in COMPARED:

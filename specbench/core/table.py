@@ -214,15 +214,15 @@ class Table:
             max(_points(text, siunitx) for text in (column.heading, *own))
             for column, own in zip(columns, texts, strict=True)
         ]
-        parts = _latex_parts([column.group for column in columns], widths, TEXT_POINTS if wide else COLUMN_POINTS)
-        tabulars = []
-        for part in parts:
+        blocks = _latex_parts([column.group for column in columns], widths, TEXT_POINTS if wide else COLUMN_POINTS)
+        tabulars: list[str] = []
+        for block in blocks:
             tabulars += [
                 r"\par\medskip" * bool(tabulars),
-                f"\\begin{{tabular}}{{{''.join(alignments[place] for place in part)}}}",
-                "\\toprule", *_latex_groups([columns[place].group for place in part]),
-                _latex_row([headings[place] for place in part]), "\\midrule",
-                *(_latex_row([row[place] for place in part]) for row in rows), "\\bottomrule", "\\end{tabular}",
+                f"\\begin{{tabular}}{{{''.join(alignments[place] for place in block)}}}",
+                "\\toprule", *_latex_groups([columns[place].group for place in block]),
+                _latex_row([headings[place] for place in block]), "\\midrule",
+                *(_latex_row([row[place] for place in block]) for row in rows), "\\bottomrule", "\\end{tabular}",
             ]  # fmt: skip
         bold = " Bold: separable from all others." if self.bold else ""
         notes = [escaped_latex(f"{line[:1].upper()}{line[1:]}.") for line in self.caption]
@@ -235,7 +235,8 @@ class Table:
             f"% needs \\usepackage{{{packages}}}",
             f"\\begin{{{environment}}}", "\\centering", *setup,
             f"\\caption{{{escaped_latex(f'{self.title}.')}{bold}}}",
-            f"\\label{{tab:{slug(label or self.title)}}}", "\\small", *filter(None, tabulars), *(below if notes else []), f"\\end{{{environment}}}",
+            f"\\label{{tab:{slug(label or self.title)}}}", "\\small",
+            *filter(None, tabulars), *(below if notes else []), f"\\end{{{environment}}}",
         ]  # fmt: skip
         return "\n".join(lines) + "\n"
 

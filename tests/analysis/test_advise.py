@@ -125,7 +125,7 @@ def test_a_quantized_target_competes_and_its_quality_is_told(tmp_path: Path) -> 
     assert best.quality_change.value == pytest.approx(change) and best.quality_change.low is not None
     assert same is not None and same.precision == ar.dtype and not same.paired
     text = " ".join(sentences(found))
-    assert "best for latency: ar, int4 (bfloat16)" in text and "it is plain decoding" in text
+    assert "best for latency: ar, int4 (bfloat16)" in text and "the best is plain decoding" in text
     assert f"best with the answers of {ar.target}" in text
     strict = advise([str(DEMO), str(board)], "latency", task="mgsm", max_loss=abs(change) / 2)
     assert strict.ranked[0].precision == ar.dtype

@@ -96,7 +96,7 @@ def sentences(advice: Advice) -> Iterator[str]:
         yield f"best with the answers of {same.target}, {same.precision}: {told(same, advice)}"
     plain = next((way for way in advice.ranked if way.method == "ar"), None)
     if plain is best:
-        yield "it is plain decoding: no method that was measured is faster than it"
+        yield "the best is plain decoding: no method that was measured is faster than it"
     elif plain is not None and same is not None and same.method != "ar" and rank(plain, advice) < rank(same, advice):
         yield f"plain decoding of {plain.name.removeprefix('ar, ')} is ahead of every method on {same.precision}"
 

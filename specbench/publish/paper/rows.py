@@ -157,7 +157,7 @@ class PaperRows:
 
     def _group(self, label: str, sides: Sequence[RowWithRecords]) -> Group:
         names = distinct_names([side.row for side in sides])
-        # Runs of several methods each bring a row of AR, which may be of another version of specbench: the newest stands.
+        # Every run brings a row of AR, those of other commits of specbench too: the newest one stands.
         seen: dict[tuple[str, ...], RowWithRecords] = {}
         for side in sides:
             place = names[side.row.key], side.row.subset, "" if side.row.served is None else f"{side.row.served.load}"

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import groupby
+from itertools import chain, groupby
 from textwrap import wrap
 from typing import Literal
 
@@ -187,7 +187,8 @@ class Table:
         )
 
     def latex(self, label: str = "", *, siunitx: bool = False, wide: bool = False) -> str:
-        """Returns a table environment: a short caption, its label, the table, and the lines below it as a note.
+        """Returns a table environment: a short caption, its label, the table, and the lines below it as a note. Groups
+        of columns that do not fit beside each other stand below each other, in tables with the same rows.
 
         `label`: after "tab:"; by default it is made of the title. `siunitx`: numbers stand in columns `S`, aligned at
         their decimal points. `wide`: over both columns of a page (`table*`).
@@ -208,11 +209,26 @@ class Table:
                 for line, (part, number) in enumerate(zip(parts, numbers, strict=True)):
                     is_bold = (number, kept[place]) in self.bold
                     rows[line][place] = _decimal_cell(part, is_bold) if part else f"{{{escaped_latex(cells[line])}}}"
-        groups = _latex_groups([column.group for column in columns])
+        texts = [[row[place] for row in self.rows if place < len(row)] for place in kept]
+        widths = [
+            max(_points(text, siunitx) for text in (column.heading, *own))
+            for column, own in zip(columns, texts, strict=True)
+        ]
+        blocks = _latex_parts([column.group for column in columns], widths, TEXT_POINTS if wide else COLUMN_POINTS)
+        tabulars: list[str] = []
+        for block in blocks:
+            tabulars += [
+                r"\par\medskip" * bool(tabulars),
+                f"\\begin{{tabular}}{{{''.join(alignments[place] for place in block)}}}",
+                "\\toprule", *_latex_groups([columns[place].group for place in block]),
+                _latex_row([headings[place] for place in block]), "\\midrule",
+                *(_latex_row([row[place] for place in block]) for row in rows), "\\bottomrule", "\\end{tabular}",
+            ]  # fmt: skip
         bold = " Bold: separable from all others." if self.bold else ""
         notes = [escaped_latex(f"{line[:1].upper()}{line[1:]}.") for line in self.caption]
         environment, packages = "table*" if wide else "table", "booktabs, siunitx" if siunitx else "booktabs"
         setup = [r"\sisetup{detect-weight=true, mode=text}"] if siunitx else []
+        setup += [rf"\setlength{{\tabcolsep}}{{{GAP_POINTS}pt}}"] if any(column.group for column in columns) else []
         note = r"\begin{minipage}{\linewidth}\footnotesize\raggedright"
         below = [r"\par\smallskip", note, *notes, r"\end{minipage}"]
         lines = [
@@ -220,9 +236,7 @@ class Table:
             f"\\begin{{{environment}}}", "\\centering", *setup,
             f"\\caption{{{escaped_latex(f'{self.title}.')}{bold}}}",
             f"\\label{{tab:{slug(label or self.title)}}}", "\\small",
-            f"\\begin{{tabular}}{{{''.join(alignments)}}}",
-            "\\toprule", *groups, _latex_row(headings), "\\midrule", *map(_latex_row, rows),
-            "\\bottomrule", "\\end{tabular}", *(below if notes else []), f"\\end{{{environment}}}",
+            *filter(None, tabulars), *(below if notes else []), f"\\end{{{environment}}}",
         ]  # fmt: skip
         return "\n".join(lines) + "\n"
 
@@ -287,6 +301,35 @@ def _decimal_alignment(parts: Sequence[re.Match[str]]) -> str:
     behind = max((_decimal_cell(part, False).partition(" ")[2] for part in parts), key=len)
     room = f", table-space-text-post={{{behind}}}" if behind else ""
     return f"S[table-format={sign}{whole}.{decimals}{room}]"
+
+
+COLUMN_POINTS, TEXT_POINTS = 234, 487  # the widths of a column and of a page with two, of ICML's 3.25 and 6.75 inches
+GAP_POINTS = 4  # on each side of a column
+NARROW = " .,[]()-:;!'|ijl"
+
+
+def _points(text: str, siunitx: bool) -> float:
+    """Returns about the width of a cell in \\small type of 9 points; with siunitx, an interval is in smaller type."""
+    part = DECIMAL.fullmatch(text) if siunitx else None
+    behind = len(part["interval"] or "") if part else 0
+    small = text[len(text) - behind :]
+    return sum(2.6 if character in NARROW else 4.7 for character in text) - sum(
+        0.6 if character in NARROW else 1.1 for character in small
+    )
+
+
+def _latex_parts(groups: Sequence[str], widths: Sequence[float], most: float) -> list[list[int]]:
+    """Returns the columns of each tabular: those without a group, and as many groups as fit beside each other, of about
+    the same number in each."""
+    keys = [place for place, group in enumerate(groups) if not group]
+    named = [[place for place, _ in same] for group, same in groupby(enumerate(groups), lambda each: each[1]) if group]
+    parts = [keys]
+    for number in range(1, len(named) + 1):
+        size = -(-len(named) // number)
+        parts = [[*keys, *chain(*named[start : start + size])] for start in range(0, len(named), size)]
+        if all(sum(widths[place] + 2 * GAP_POINTS for place in part) <= most for part in parts):
+            break
+    return parts
 
 
 def _latex_groups(groups: Sequence[str]) -> list[str]:

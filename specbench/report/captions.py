@@ -330,8 +330,8 @@ def sampling_of(row: Row) -> str:
 def conditions_line(rows: Sequence[Row]) -> str:
     """Returns the targets, samplings and machines of rows as a line of a caption."""
     targets = dict.fromkeys(model_name(row.target, row.target_revision) for row in rows)
-    parts = targets, dict.fromkeys(map(sampling_of, rows)), dict.fromkeys(map(dtype_and_device, rows))
-    return f"target {'; '.join(map(', '.join, parts))}"
+    samplings, machines = dict.fromkeys(map(sampling_of, rows)), dict.fromkeys(map(dtype_and_device, rows))
+    return f"target {'; '.join(map(' or '.join, (targets, samplings, machines)))}"
 
 
 IN_LANGUAGE = 0.9  # a smaller share of answers in the language of the subset is reported for every task

@@ -207,13 +207,17 @@ def _tree_line(row: Row) -> str:
 
 
 ANSWERS_OF_SERVERS = (
-    SERVER, metric_column("ttft_seconds", "TTFT\nms", 1, 1000), metric_column("e2e_seconds", "E2E\nms", 1, 1000),
-    metric_column("tpot_seconds", "TPOT\nms", 2, 1000), metric_column("accepted_per_drafted", "accepted\n÷ drafted"),
+    SERVER, metric_column("ttft_seconds", "TTFT\nms", 1, 1000), metric_column("ttft_p99_seconds", "p99", 1, 1000),
+    metric_column("e2e_seconds", "E2E\nms", 1, 1000), metric_column("e2e_p99_seconds", "p99", 1, 1000),
+    metric_column("tpot_seconds", "TPOT\nms", 2, 1000), metric_column("tpot_p99_seconds", "p99", 2, 1000),
+    metric_column("accepted_per_drafted", "accepted\n÷ drafted"),
     RowColumn("acceptance from", cell=lambda row: "" if row.served is None else row.served.acceptance_source),
 )  # fmt: skip
 
 
-FIRST_ANSWER = metric_column("ttfa_seconds", "TTFA\nms", 1, 1000)
+FIRST_ANSWER = [
+    metric_column("ttfa_seconds", "TTFA\nms", 1, 1000), metric_column("ttfa_p99_seconds", "p99", 1, 1000)
+]  # fmt: skip
 FIRST_ANSWERS = "TTFA: to the first text behind the reasoning; answers that ended inside their reasoning have none"
 
 
@@ -226,7 +230,8 @@ def served_table(rows: Sequence[Row]) -> Table:
     turns = f"in rotation ({served.turns} parts, which intervals of speeds resample)"
     by_turns = f"; one server at a time, {turns}" if served.turns else ""
     caption = [
-        "medians over answers, by the client's clock; TPOT: time after the first read ÷ tokens after it",
+        "medians and 99th percentiles over answers, by the client's clock; TPOT: time after the first read ÷ tokens "
+        "after it",
         "accepted ÷ drafted: by the engine's counts, which include tokens after the end; it is not α",
         f"{row.engine}; one request at a time{by_turns}; memory: {served.memory or 'not stated'}; "
         f"prompt caches: {served.caches}",
@@ -235,7 +240,7 @@ def served_table(rows: Sequence[Row]) -> Table:
         caption.append(f"control: asked again, 'ar' changed {with_interval(changed, 1, 100)} % of its answers")
     columns = list(ANSWERS_OF_SERVERS)
     if any("ttfa_seconds" in each.metrics for each in rows):
-        columns.insert(2, FIRST_ANSWER)
+        columns[3:3] = FIRST_ANSWER
         caption.append(FIRST_ANSWERS)
     title = f"{without_digest(row.task)} · {row.subset} · answers of servers"
     return Table(title, columns, cells_of(rows, columns), caption)

@@ -22,6 +22,7 @@ from specbench.records.generation import External, Score, WarmUpRecord
 from specbench.records.loops import count_loop_tokens
 from specbench.records.records import Generation, Key, Record
 from specbench.records.store import RecordStore
+from specbench.results.latency import token_gaps
 from specbench.tasks.judge import JUDGED
 from specbench.tasks.scoring import language_of
 
@@ -95,6 +96,7 @@ class Answer(msgspec.Struct, kw_only=True, gc=False):
     peak_device_bytes: int | None
     warm_up: WarmUpRecord | None
     step_kinds: NDArray[np.int64]  # [n, 4] of chains: drafted, accepted, emitted tokens, and the number of such steps
+    token_gaps: NDArray[np.float64]  # of a server: see `latency.token_gaps`
     passes_by_width: NDArray[np.float64]  # [2, most + 1] of chains: seconds and number of the target's passes
     # 5. Draft trees.
     passes_by_length: Mapping[int, tuple[float, int]]  # by the power of two up to which the length reaches
@@ -130,8 +132,9 @@ class Answer(msgspec.Struct, kw_only=True, gc=False):
         is_alone = g.is_drafted_alone or decoder == "drafter"
         target, draft = ((), g.passes.target.seconds) if is_alone else (g.passes.target.seconds, g.passes.draft.seconds)
         target_passes = 0 if is_alone and g.external is None else g.target_passes
-        external = g.external
+        external, gaps = g.external, NONE
         if external is not None and external.events:
+            gaps = np.array(token_gaps(external.events))
             external = msgspec.structs.replace(external, events=[])
         of_record: dict[str, Any] = {}
         if record is not None:
@@ -165,7 +168,8 @@ class Answer(msgspec.Struct, kw_only=True, gc=False):
             divergence=_sum(None if g.is_tree else g.positions.get("divergence")),
             draw_overlap=None if g.draw_overlap is None else (sum(g.draw_overlap), len(g.draw_overlap)),
             ttft_seconds=g.ttft_seconds, draft_prefill_seconds=g.draft_prefill_seconds,
-            decode_seconds=g.decode_seconds, pass_seconds=sum(draft, sum(target)), target_seconds=sum(target),
+            decode_seconds=g.decode_seconds, token_gaps=gaps,
+            pass_seconds=sum(draft, sum(target)), target_seconds=sum(target),
             draft_passes=np.array(draft) if draft else NONE,
             token_passes=_token_passes(g.passes.target) if is_baseline else NONE,
             rule_seconds=g.rule_seconds, tokenizer_seconds=g.tokenizer_seconds, cpu_joules=g.cpu_joules,

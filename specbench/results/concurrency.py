@@ -13,6 +13,7 @@ import numpy as np
 from specbench.core.console import counted
 from specbench.core.errors import ConfigError
 from specbench.records.windows import LOAD_RECORDS, LoadAnswer, LoadWindow
+from specbench.results.latency import quantiles, token_gaps
 from specbench.results.row import ALL, REPEAT, SHUFFLED, Row, RowLoad, RowWarmUp, RowWarning
 from specbench.results.verdict import served_verdict
 from specbench.results.warnings import unsteady_start
@@ -239,30 +240,18 @@ def is_within(answer: LoadAnswer, limits: Limits) -> bool:
     return all(times[name] <= limit for name, limit in limits.items())
 
 
-QUANTILES = {"seconds": 0.5, "p90_seconds": 0.9, "p95_seconds": 0.95, "p99_seconds": 0.99}
-
-
 def _latencies(windows: Sequence[Sequence[LoadAnswer]]) -> dict[str, Estimate]:
-    """Returns quantiles over the answers; those of ITL are over the tokens of all answers: the tokens of a read share
-    the time since the read before it."""
+    """Returns quantiles over the answers; those of ITL are over the tokens of all answers."""
     answers = [answer for window in windows for answer in window]
     times = {
         "ttft": [answer.first_seconds for answer in answers],
         "tpot": [seconds for each in answers if (seconds := _tpot(each)) is not None],
-        "itl": [
-            (later - earlier) / num
-            for each in answers
-            for (earlier, _), (later, num) in pairwise(each.reads)
-            for _ in range(num)
-        ],
+        "itl": [gap for answer in answers for gap in token_gaps(answer.reads)],
         "e2e": [answer.last_seconds for answer in answers],
     }
     if any(answer.reasoning_tokens for answer in answers):
         times["ttfa"] = [answer.answer_seconds for answer in answers if answer.answer_seconds is not None]
-    return {
-        f"{name}_{kind}": Estimate(value=float(np.quantile(values, share)) if values else None)
-        for name, values in times.items() for kind, share in QUANTILES.items()
-    }  # fmt: skip
+    return quantiles(times)
 
 
 def break_even(rows: Sequence[Row]) -> Estimate:

@@ -84,6 +84,8 @@ def conditions(row: Row) -> dict[str, object]:
         named = {field: getattr(row, field)}
         found |= {f"{field}.{name}": part for name, part in parts[field].items()} if field in parts else named
     found["subsets"] = ", ".join(row.subsets)  # their examples are in n
+    if row.dtype.endswith(")"):  # "int8 (bfloat16)" has kernels of its own: the products are those of the drafter
+        found["products"] = None
     for name, revision in row.options.get("code", {}).items():  # other code of a method is what is compared
         if name.startswith(("scorer ", "reader ")):
             found[f"code.{name}"] = revision

@@ -5,7 +5,6 @@ Intervals resample prompts, each with its repeats and AR's answers. Totals and m
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import count, takewhile
-from statistics import median
 from typing import TypeVar
 
 import numpy as np
@@ -23,6 +22,7 @@ from specbench.results.answers import (
     verified_tokens,
 )
 from specbench.results.draft_lengths import length_metrics
+from specbench.results.latency import quantiles
 from specbench.results.scores import ScoringSpec, quality
 from specbench.results.warnings import drift_of
 from specbench.specs.method import MethodSpec
@@ -385,17 +385,21 @@ def numbered_metrics(metrics: Mapping[str, Estimate], name: str) -> list[Estimat
 
 
 def served_metrics(prompts: Resampler, own: Sequence[Answer], baseline: Sequence[Answer]) -> dict[str, Estimate]:
-    """Returns the metrics that only served answers have: the time from the request to the last token, accepted ÷
-    drafted tokens by the engine's counts (null if an answer has none), the share of repeated answers of `ar` that
-    changed, and, if any answer has reasoning, the time to the first token of the answer proper."""
+    """Returns the metrics that only served answers have: quantiles of times, accepted ÷ drafted tokens by the engine's
+    counts (null if an answer has none), and the share of repeated answers of `ar` that changed. If any answer has
+    reasoning, the time to the first token of the answer proper is among the times."""
     totals = [totals for a in own if (totals := a.reported.totals) is not None]
     share = Estimate()
     if len(totals) == len(own):
         share = prompts.ratio([total[2] for total in totals], [total[0] for total in totals], bounds=SHARE)
     again = [a.reported.same_again for a in baseline]
     changed = prompts.mean([None if same is None else float(not same) for same in again], SHARE)
-    whole = median(a.seconds for a in own)
-    found = {"e2e_seconds": Estimate(value=whole), "accepted_per_drafted": share, "ar_changed": changed}
+    spans = {
+        "ttft": [a.ttft_seconds for a in own if a.ttft_seconds is not None],
+        "tpot": [a.decode_seconds / a.num_timed_tokens for a in own if a.num_timed_tokens > 0],
+        "itl": np.concatenate([NONE, *(a.token_gaps for a in own)]).tolist(),
+        "e2e": [a.seconds for a in own],
+    }
     if any(a.reasoning_tokens for a in own):
-        found["ttfa_seconds"] = Estimate(value=_median(a.reported.answer_seconds for a in own))
-    return found
+        spans["ttfa"] = [seconds for a in own if (seconds := a.reported.answer_seconds) is not None]
+    return {**quantiles(spans), "accepted_per_drafted": share, "ar_changed": changed}

@@ -77,7 +77,7 @@ _DECLARED = (
     Metric(
         "itl_seconds",
         "s, median",
-        "only under load: over the tokens of all answers, each with its share of the time since the read before; a "
+        "only of servers: over the tokens of all answers, each with its share of the time since the read before; a "
         "server may send the tokens of a step one by one or together, which changes its percentiles",
         "seconds between two reads ÷ tokens of the later one",
         lower_is_better=True,
@@ -86,7 +86,7 @@ _DECLARED = (
         Metric(
             f"{name}_p{share}_seconds",
             f"s, {share}th percentile",
-            f"only under load: {meaning}",
+            f"only of servers: {meaning}",
             lower_is_better=True,
         )
         for name, meaning in (

@@ -11,7 +11,7 @@ import pytest
 
 from specbench.analysis.advice import advise as analysis
 from specbench.analysis.advice.advise import advise, why_too_bad
-from specbench.analysis.advice.tables import report_parts, sentences
+from specbench.analysis.advice.tables import report_parts, sentences, ways_table
 from specbench.analysis.roofline.predict import Machine
 from specbench.core.errors import ConfigError
 from specbench.core.table import Table
@@ -100,6 +100,11 @@ def test_cost_is_the_price_of_the_time(advice: analysis.Advice) -> None:
     for way in found.ways:
         assert way.value.value == pytest.approx(1e6 * 0.001 / speeds[way.method, way.basis])
     assert [way.method for way in found.ranked] == [way.method for way in advice.ranked]
+    # The ratio is that of speeds, so that less than 1 is worse here too, and the heading says which way round it is.
+    first, second = found.ranked[0].value.value or 0.0, found.ranked[1].value.value or 1.0
+    assert found.ranked[1].ratio.value == pytest.approx(first / second, rel=0.05) and first < second
+    headings = [[column.heading for column in ways_table(each).columns] for each in (found, advice)]
+    assert "best ÷ this\n[95 %]" in headings[0] and "÷ best\n[95 %]" in headings[1]
 
 
 def with_changes(path: Path, **changes: Any) -> Path:

@@ -109,6 +109,9 @@ def test_acceptance_is_the_same_whatever_an_engine_tells(honest, engine, source,
     assert row.engine.startswith(f"served {engine}") and (engine in ("llama.cpp", "lmdeploy") or VERSION in row.engine)
     assert (row.accepted_tokens_per_step is not None) == (source == "steps")
     assert {"ttft_seconds", "tpot_seconds", "e2e_seconds", "speedup"} <= {n for n, m in row.metrics.items() if m.value}
+    for time in ("ttft", "tpot", "itl", "e2e"):
+        quantiles = [row.value(f"{time}_{share}seconds") for share in ("", "p90_", "p95_", "p99_")]
+        assert None not in quantiles and quantiles == sorted(quantiles) and (quantiles[-1] or 0) > 0, time
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 
 from specbench.analysis.profile.profile import profile_of_runs
 from specbench.core.errors import ConfigError
-from specbench.publish.paper.drawing import Drawing
+from specbench.publish.paper.drawing import Drawing, Mark, Panel
 from specbench.publish.paper.figures import KINDS, pass_costs, read_drawing
 from specbench.publish.paper.rows import Selection, read_rows
 from specbench.results.row import Row, RowLoad, RowServing
@@ -433,6 +434,37 @@ def test_a_row_measured_twice(tmp_path: Path) -> None:
     second = paper_board(tmp_path / "b", later)
     with pytest.raises(ConfigError, match=r"gsm8k@1 all sd@1 was measured twice, at 2026-01-01.* and 2026-03-03"):
         read_drawing("methods", [first, second], EVERYTHING, None)
+
+
+def test_another_commit_brings_no_second_baseline_and_no_second_method(tmp_path: Path) -> None:
+    """Each run of several methods has a row of AR: that of the newest run is drawn."""
+    rows = paper_rows(("gsm8k",))
+    later = [each.model_copy(update={"commit": "b" * 40, "created": "2026-03-03T00:00:00Z"}) for each in rows]
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    boards = [paper_board(tmp_path / "a", rows[:2]), paper_board(tmp_path / "b", [later[0], *later[2:]])]
+    (panel,) = read_drawing("methods", boards, EVERYTHING, "tokens_per_second").panels
+    assert [mark.series for mark in panel.marks] == ["ar", *METHODS]
+    assert panel.marks[0].row is not None and panel.marks[0].row.created == later[0].created  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match=r"gsm8k@1 all sd@1 was measured twice"):
+        read_drawing(
+            "methods", [paper_board(tmp_path / "a", rows), paper_board(tmp_path / "b", later)], EVERYTHING, None
+        )
+
+
+def test_five_panels_are_three_and_two() -> None:
+    pytest.importorskip("matplotlib")
+    from specbench.publish.paper.render import _rows_of_panels
+
+    panel = Panel("", "", "", "m", (Mark("a", 1, Estimate(value=1.0), 1),), "linear")
+    beside = replace(panel, is_beside=True)
+    wide = replace(panel, scale="categories")
+    for panels, width, sizes in (
+        ([panel] * 5, 6.75, [3, 2]), ([panel] * 4, 6.75, [4]), ([panel] * 5, 3.25, [2, 2, 1]), ([panel], 2.0, [1]),
+        ([panel, beside] * 3, 6.75, [4, 2]), ([panel, beside] * 3, 5.5, [2, 2, 2]),
+        ([panel] * 5 + [wide], 6.75, [3, 2, 1]),
+    ):  # fmt: skip
+        assert [len(line) for line in _rows_of_panels(panels, width)] == sizes
 
 
 def test_every_kind_is_in_the_help(specbench: Any) -> None:

@@ -49,7 +49,7 @@ def cells_of(line: str) -> list[str]:
 COMMANDS = {  # all that a table may use
     "begin", "end", "caption", "label", "centering", "sisetup", "toprule", "midrule", "bottomrule", "cmidrule",
     "multicolumn", "textbf", "bfseries", "scriptsize", "footnotesize", "small", "raggedright",
-    "par", "smallskip", "linewidth", "dagger", "tau",
+    "par", "smallskip", "medskip", "setlength", "tabcolsep", "linewidth", "dagger", "tau",
     "alpha", "to", "gamma", "Delta", "times", "div", "geq", "leq", "neq", "psi", "sigma", "Sigma", "cdot", "infty",
     "pm", "approx", "textbackslash", "textasciitilde", "textasciicircum", "ldots", "textgreater", "textless", "textbar",
 }  # fmt: skip
@@ -103,6 +103,14 @@ def check_latex(text: str) -> None:
     assert not opened
     bare = re.sub(r"\\[{}]", "", text)
     assert bare.count("{") == bare.count("}")
+    for tabular in re.findall(r"\\begin{tabular}.*?\\end{tabular}", text, re.S):
+        check_tabular(tabular)
+    unknown = set(re.findall(r"\\([A-Za-z]+)", text.partition("\n")[2])) - COMMANDS  # the first line is a comment
+    assert not unknown, unknown
+    assert text.index(r"\caption") < text.index(r"\label") < text.index(r"\toprule")
+
+
+def check_tabular(text: str) -> None:
     head = re.search(r"\\begin{tabular}{(.*)}\n", text)[1]  # type: ignore[index]
     while "{" in head:
         head = re.sub(r"{[^{}]*}", "", head)
@@ -114,9 +122,6 @@ def check_latex(text: str) -> None:
     assert all(re.fullmatch(r"\\midrule|(\\cmidrule\(lr\){\d+-\d+})+", each)
                for each in body.splitlines() if not each.endswith(r"\\"))  # fmt: skip
     check_cells(re.search(r"\\begin{tabular}{(.*)}\n", text)[1], lines)  # type: ignore[index]
-    unknown = set(re.findall(r"\\([A-Za-z]+)", text.partition("\n")[2])) - COMMANDS  # the first line is a comment
-    assert not unknown, unknown
-    assert text.index(r"\caption") < text.index(r"\label") < text.index(r"\toprule")
 
 
 @pytest.mark.parametrize("siunitx", [False, True])
@@ -125,7 +130,11 @@ def test_latex_has_a_group_of_columns_for_each_task(siunitx: bool, wide: bool, t
     text = made(tmp_path).latex("main results", siunitx=siunitx, wide=wide)
     check_latex(text)
     assert re.findall(r"\\multicolumn\{2\}\{c\}\{([^}]*)\}", text.replace(r"\_", "_")) == list(TASKS)
-    assert "".join(rf"\cmidrule(lr){{{place}-{place + 1}}}" for place in range(2, 12, 2)) in text
+    # Groups that do not fit beside each other stand below each other: 6.75 inches hold two, with siunitx three.
+    sizes = [len(re.findall("multicolumn", each)) for each in re.findall(r"\\begin{tabular}.*?\\end", text, re.S)]
+    assert sizes == ([3, 2] if siunitx else [2, 2, 1]) if wide else sizes == [1] * 5
+    assert "".join(rf"\cmidrule(lr){{{place}-{place + 1}}}" for place in range(2, 2 + 2 * sizes[0], 2)) in text
+    assert text.count(r"\par\medskip") == len(sizes) - 1
     assert r"\label{tab:main-results}" in text
     assert (r"\begin{table*}" in text) == wide and ("siunitx" in text) == siunitx
     caption = re.search(r"\\caption{(.*)}\n", text)[1]  # type: ignore[index]

@@ -14,6 +14,7 @@ from specbench.results.leaderboard import load
 from specbench.results.rows import products_of_row
 from specbench.running import models as running
 from tests.support import tiny
+from tests.support.rows import row
 
 needs_packing = pytest.mark.skipif(not packed.packs_bfloat16(), reason="torch has no packed products here")
 Run = Callable[..., tuple[int, str, str]]
@@ -98,3 +99,10 @@ def test_other_dtypes_have_no_products(run: Run, probe: Probe) -> None:
 ])  # fmt: skip
 def test_the_products_of_a_row(found: dict[str, str], drafter: str | None, expected: str | None) -> None:
     assert products_of_row(found, "t", drafter) == expected
+
+
+def test_the_drafters_products_part_no_rows_of_a_quantized_target() -> None:
+    """A drafter in bfloat16 beside an int8 target has packed products, `pld` of the same run has none."""
+    for dtype, differ in (("int8 (bfloat16)", []), ("bfloat16", ["products"])):
+        first, second = row(dtype=dtype, products="packed"), row(dtype=dtype, products=None)
+        assert [each.field for each in conditions_that_differ(first, second)] == differ

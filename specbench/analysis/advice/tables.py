@@ -36,9 +36,10 @@ def ways_table(advice: Advice) -> Table:
             score_text(way, advice), NULL if way.peak_bytes is None else f"{way.peak_bytes / GIB:.1f}", way.verdict,
         ])  # fmt: skip
     quality = "score" if advice.quality is None else metric_of(advice.quality).label or advice.quality
+    of_best = "best ÷ this" if advice.goal == "cost" else "÷ best"  # below 1 where a way is worse than the best one
     columns = (
         *number_columns("rank"), *text_columns("way", "basis"),
-        *number_columns(GOAL_TEXTS[advice.goal].replace(" of", "\nof"), "÷ best\n[95 %]", "speed-up\nover its AR",
+        *number_columns(GOAL_TEXTS[advice.goal].replace(" of", "\nof"), f"{of_best}\n[95 %]", "speed-up\nover its AR",
                         f"{quality}\n(difference)", "GiB"), *text_columns("verdict"),
     )  # fmt: skip
     unpaired = [way for way in advice.ranked[1:] if not way.paired]
@@ -49,7 +50,7 @@ def ways_table(advice: Advice) -> Table:
         *(text for basis, text in BASES.items() if any(way.basis == basis for way in advice.ways)),
         *(check_lines(advice.checks) if any(way.basis == "computed" for way in advice.ways) else []),
         *([f"GiB: {PEAK_MEMORY}"] if any(way.peak_bytes is not None for way in advice.ways) else []),
-        *([f"÷ best of {len(unpaired)} of the ways is from two intervals, not paired"] if unpaired else []),
+        *([f"{of_best} of {len(unpaired)} of the ways is from two intervals, not paired"] if unpaired else []),
         *(
             [
                 f"{SHARES_OF_ANSWERS['share_cut_in_reasoning'].partition(',')[0]}: "

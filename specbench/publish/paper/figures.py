@@ -25,7 +25,7 @@ from specbench.results.metrics import COST
 from specbench.results.paired import RowWithRecords
 from specbench.results.row import SHUFFLED, Row
 from specbench.specs.sweep import CONTEXT, value_text
-from specbench.statistics.bootstrap import SHARE, Bounds, Estimate, Resampler
+from specbench.statistics.bootstrap import MIN_PROMPTS, SHARE, Bounds, Estimate, Resampler
 
 OVER_AR = {  # the metrics in which AR is 1
     "speedup": "speed-up over AR", "speedup_e2e": "speed-up over AR, with prefill",
@@ -191,10 +191,11 @@ def _languages(rows: PaperRows, metric: str) -> Drawing:
 
 
 def _frontier(rows: PaperRows, metric: str) -> Drawing:
-    panels, drawn = [], []
+    panels, drawn, unscored = [], [], []
     for group in rows.groups(metric):
         quality = next((row.quality for row in group.rows if row.quality is not None), None)
         if quality is None:
+            unscored.append(group.label)
             continue
         points = [
             (series, side, estimate_of(side.row, metric), estimate_of(side.row, quality))
@@ -202,6 +203,7 @@ def _frontier(rows: PaperRows, metric: str) -> Drawing:
         ]
         points = [each for each in points if each[2].value is not None and each[3].value is not None]
         if len(points) < 2:
+            unscored.append(group.label)
             continue
         panels += frontier_panels(
             group.label,
@@ -215,7 +217,8 @@ def _frontier(rows: PaperRows, metric: str) -> Drawing:
         raise ConfigError(f"{rows.named_sources}: no task has scores of two methods or more, which frontier needs")
     what = "Quality and memory against speed, with 95 % intervals over prompts; line: the Pareto front of each panel"
     caption = caption_of(what, drawn)
-    return Drawing(tuple(panels), metric, "prompts", [caption[0], memory_line(panels), *caption[1:]])
+    left_out = [f"left out, without scores of two methods or more: {'; '.join(unscored)}"] if unscored else []
+    return Drawing(tuple(panels), metric, "prompts", [caption[0], memory_line(panels), *caption[1:], *left_out])
 
 
 DEFAULTS = {"concurrency": "speedup", "rate": "e2e_ratio"}  # below saturation there is no speed-up in tokens/s
@@ -403,6 +406,8 @@ def _positions(rows: PaperRows, metric: str) -> Drawing:
         what = "Chance that a draft is accepted up to a position, if it reaches so far (product of accepted ÷ verified)"
     what += ", with 95 % intervals over prompts"
     what += f"; positions of fewer than {MIN_PASSES} verified tokens are left out" if is_cut else ""
+    if any(mark.y.low is None for panel in panels for mark in panel.marks):
+        what += f"; those of fewer than {MIN_PROMPTS} prompts have no interval"
     trees = [name for group in drawn for name, side in group.named if side.row.value("tree_nodes") is not None]
     levels = [f"of draft trees ({', '.join(dict.fromkeys(trees))}) by level"] if trees else []
     caption = caption_of(what, drawn)
@@ -476,6 +481,11 @@ def _costs(rows: PaperRows, _: str) -> Drawing:
     if drafts:
         panels.append(Panel("draft cost", "", "draft pass ÷ AR pass (c)", "cost_ratio", tuple(drafts), x_name="group"))
     what = "Mean target pass by its number of tokens, in AR passes over one token (v), with 95 % intervals"
+    trees = dict.fromkeys(
+        name for group in drawn for name, side in group.named if any(answer.is_tree for answer in side.own)
+    )
+    if trees:
+        what += f"; passes of draft trees ({', '.join(trees)}) are counted in classes, which stand at their upper end"
     what += "; draft cost c: median draft pass ÷ median AR pass" if drafts else ""
     caption = caption_of(what, drawn) if drawn else [what]
     for path, report in reports:

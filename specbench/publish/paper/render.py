@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import pairwise, takewhile
+from itertools import chain, groupby, pairwise
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -150,7 +150,7 @@ def figure_of(
     styles = {name: _style(others.index(name)) if name in others else OF_AR for name in drawing.series}
     rows = _rows_of_panels(drawing.panels, width)
     figure = new_figure(figsize=(width, height or 2.0 * len(rows)), layout="constrained", dpi=300)
-    places = _axes(figure, rows)
+    places = _axes(figure, rows, width)
     drawn = []
     headings = {panel.heading for panel in drawing.panels} if len(drawing.panels) > 1 else set()
     for line, axes_of_line in zip(rows, places, strict=True):
@@ -182,15 +182,21 @@ def _rows_of_panels(panels: Sequence[Panel], width: float) -> list[list[Panel]]:
     """Returns the panels line by line. Panels of categories and maps are as wide as the figure, and categories go on in
     the next line if their marks would stand too close; the others share lines, those beside each other the same one."""
     lines: list[list[Panel]] = []
-    in_a_line = max(1, int(width / PANEL))
-    for place, panel in enumerate(panels):
-        needed = 1 + len(list(takewhile(lambda other: other.is_beside, panels[place + 1 :])))
-        if panel.scale == "categories":
-            lines += [[part] for part in _parts(panel, (width - 0.6) / SLOT)]
-        elif lines and not {panel.scale, lines[-1][0].scale} & {*WIDE} and len(lines[-1]) + needed <= in_a_line:
-            lines[-1].append(panel)
-        else:
-            lines.append([panel])
+    for is_wide, group in groupby(panels, lambda panel: panel.scale in WIDE):
+        if is_wide:
+            parts = [_parts(panel, (width - 0.6) / SLOT) if panel.scale == "categories" else [panel] for panel in group]
+            lines += [[part] for part in chain.from_iterable(parts)]
+            continue
+        units: list[list[Panel]] = []  # panels that stand beside each other
+        for panel in group:
+            if panel.is_beside and units:
+                units[-1].append(panel)
+            else:
+                units.append([panel])
+        in_a_line = max(1, int(width / PANEL) // max(map(len, units)))
+        num_lines = -(-len(units) // in_a_line)
+        for part in np.array_split(np.arange(len(units)), num_lines):  # five as three and two, not as four and one
+            lines.append([panel for place in part for panel in units[place]])
     return lines
 
 
@@ -206,10 +212,11 @@ def _parts(panel: Panel, most_slots: float) -> list[Panel]:
     return [replace(panel, marks=tuple(mark for place in part for mark in by_category[names[place]])) for part in parts]
 
 
-def _axes(figure: Any, rows: Sequence[Sequence[Panel]]) -> list[list[Any]]:
+def _axes(figure: Any, rows: Sequence[Sequence[Panel]], width: float) -> list[list[Any]]:
     """Returns the axes of each line. Lines of a grid have places for as many panels as the longest one."""
     longest = max((len(line) for line in rows if line[0].scale not in WIDE), default=1)
-    grid = figure.add_gridspec(len(rows), longest)
+    heights = [_height(line[0], (width if line[0].scale in WIDE else width / longest) - 0.4) for line in rows]
+    grid = figure.add_gridspec(len(rows), longest, height_ratios=heights)
     return [
         [figure.add_subplot(grid[number, slice(None) if line[0].scale in WIDE else place])
          for place in range(len(line))]
@@ -379,7 +386,9 @@ def _scale(panel: Panel, axes: Any, shown: Callable[[str], str]) -> None:
         are_whole = all(x.is_integer() for x in xs)
         few = are_whole and xs[-1] - xs[0] < 8
         axes.xaxis.set_major_locator(
-            FixedLocator(list(np.arange(xs[0], xs[-1] + 1))) if few else MaxNLocator(5, integer=are_whole)
+            FixedLocator(list(np.arange(xs[0], xs[-1] + 1)))
+            if few
+            else MaxNLocator(6, steps=[1, 2, 5, 10], integer=are_whole)
         )
     if panel.from_zero:
         axes.set_ylim(0, 1.1 * max(mark.y.value or 0.0 for mark in panel.marks))
@@ -445,7 +454,7 @@ def _fit_labels(figure: Any, axes: Any) -> None:
     labels = axes.get_xticklabels()
     figure.draw_without_rendering()
     boxes = [label.get_window_extent() for label in labels]
-    if all(before.x1 + 0.03 * figure.dpi <= after.x0 for before, after in pairwise(boxes)):
+    if all(before.x1 + 0.06 * figure.dpi <= after.x0 for before, after in pairwise(boxes)):
         return
     places = axes.transData.transform([(place, 0.0) for place in axes.get_xticks()])[:, 0]
     step = np.diff(places).min()
@@ -457,6 +466,15 @@ def _fit_labels(figure: Any, axes: Any) -> None:
         label.set(ha="right", va="center" if rotation == 90 else "top", rotation_mode="anchor")
 
 
+def _height(panel: Panel, width: float) -> float:
+    """Returns the height of axes of this width that a panel needs, in inches."""
+    if panel.scale == "categories":
+        return HEIGHTS["categories"]
+    if panel.scale == "map":
+        return max(HEIGHTS["categories"], HEIGHTS["map"] * len({mark.y_place for mark in panel.marks}))
+    return min(2.2, HEIGHTS["share"] * width)
+
+
 def _grow(figure: Any, rows: Sequence[Sequence[Panel]], places: Sequence[Sequence[Any]]) -> None:
     """Makes the figure as high as its panels need, with what labels and legend take of it."""
     for _ in range(8):
@@ -464,11 +482,7 @@ def _grow(figure: Any, rows: Sequence[Sequence[Panel]], places: Sequence[Sequenc
         lacking = []
         for line, axes_of_line in zip(rows, places, strict=True):
             box = axes_of_line[0].get_window_extent()
-            width, height = box.width / figure.dpi, box.height / figure.dpi
-            wanted = HEIGHTS["categories"] if line[0].scale == "categories" else min(2.2, HEIGHTS["share"] * width)
-            if line[0].scale == "map":
-                wanted = max(HEIGHTS["categories"], HEIGHTS["map"] * len({mark.y_place for mark in line[0].marks}))
-            lacking.append(wanted - height)
+            lacking.append(_height(line[0], box.width / figure.dpi) - box.height / figure.dpi)
         if abs(max(lacking)) < 0.01:
             return
         figure.set_figheight(round(figure.get_figheight() + max(lacking) * len(rows), 3))

@@ -81,8 +81,9 @@ class Group:
 
 
 def shortened(name: str) -> str:
-    """Returns a name of at most 28 characters with its beginning and its end, which tell models apart."""
-    return name if len(name) <= 28 else f"{name[:14]}…{name[-13:]}"
+    """Returns a name of at most 28 characters with its beginning and its end, which tell models apart. A line may break
+    between the two."""
+    return name if len(name) <= 28 else f"{name[:14]}… {name[-13:]}"
 
 
 def shown_point(row: Row) -> dict[str, str]:
@@ -155,15 +156,20 @@ class PaperRows:
         return labels
 
     def _group(self, label: str, sides: Sequence[RowWithRecords]) -> Group:
-        seen: dict[str, Row] = {}
+        names = distinct_names([side.row for side in sides])
+        # Every run brings a row of AR, those of other commits of specbench too: the newest one stands.
+        seen: dict[tuple[str, ...], RowWithRecords] = {}
         for side in sides:
-            other = seen.setdefault(side.row.key, side.row)
-            if other is not side.row:
+            place = names[side.row.key], side.row.subset, "" if side.row.served is None else f"{side.row.served.load}"
+            other = seen.setdefault(place, side).row
+            if other is not side.row and not side.row.is_baseline:
                 raise ConfigError(
                     f"{self.named_sources}: {side.row.place} was measured twice, at {other.created} and "
                     f"{side.row.created}: choose one with --filter created=…"
                 )
-        names = distinct_names([side.row for side in sides])
+            if side.row.created > other.created:
+                seen[place] = side
+        sides = [*seen.values()]
         order = {name: place for place, name in enumerate(self.selection.methods)}
         ordered = sorted(sides, key=lambda side: order.get(side.row.method_name, len(order)))
         series = []

@@ -39,7 +39,8 @@ def paper_table(rows: PaperRows, metrics: Sequence[str]) -> Table:
                 line.append(column.cell(by_name[method]) if method in by_name else "")
             if (best := _separable(rows, group, name)) is not None:
                 bold.add((series.index(best), len(columns) - 1))
-    title = ", ".join(dict.fromkeys(_title(metric) for metric in metrics))
+    *first, last = dict.fromkeys(map(_title, metrics))
+    title = " and ".join(filter(None, (", ".join(first), last)))
     return Table(f"{title[:1].upper()}{title[1:]}", columns, cells, _notes(groups, metrics, bool(bold)), bold)
 
 

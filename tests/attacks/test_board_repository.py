@@ -19,6 +19,7 @@ from specbench.publish.bundle.signature import sign
 from tests.attacks.bounds import within_bounds
 from tests.attacks.test_bundles import FORGED, HOSTILE, TEXT
 from tests.attacks.test_rules import each_record, rows_anew
+from tests.publish.test_bundle import needs_ssh
 from tests.support.board_repositories import bundle_of, git, new_board, set_key, submission
 from tests.support.bundles import archive, files_in, independent_runs, member, rewritten
 
@@ -307,6 +308,7 @@ def test_a_run_that_is_dated_back(board: Path, runs: list[Path], tmp_path: Path)
     assert "is before bundles/theirs.tar.gz measured it" in line
 
 
+@needs_ssh
 def test_a_signature_by_a_key_that_nobody_knows(board: Path, bundles: dict[str, Path], tmp_path: Path) -> None:
     """The bundle is accepted where signatures are optional, its rows are not signed, and the reviewer is told why."""
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "key")], check=True)

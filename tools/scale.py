@@ -77,13 +77,16 @@ def make_run(
             record["order"] = [name for name in record["order"] if name in names]
             sources.setdefault((record["task"], record["subset"]), []).append(record)
     different: Counter[tuple[str, str, str]] = Counter()
+    clock = 1.7e9
     with (made / RECORDS).open("w", encoding="utf-8") as file:
         for number in range(num_examples):
             for part in subsets:
                 place = part["task"], part["subset"]
                 record = dict(sources[place][number % len(sources[place])])
-                record |= {"example": number, "id": f"made-{number}", "measured_at": 1.8e9 + number}
                 record["methods"] = {name: _changed(each, number) for name, each in record["methods"].items()}
+                for each in record["methods"].values():
+                    clock += each["decode_seconds"] + (each["ttft_seconds"] or 0)
+                record |= {"example": number, "id": f"made-{number}", "measured_at": clock}
                 file.write(json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n")
                 token_ids = {name: each["token_ids"] for name, each in record["methods"].items()}
                 different.update((*place, name) for name in names if token_ids[name] != token_ids["ar"])
@@ -104,8 +107,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _changed(generation: dict[str, Any], number: int) -> dict[str, Any]:
-    """Returns a generation with other seconds and another text: nothing computed from its text can be reused."""
-    seconds, text = generation["decode_seconds"] * random.uniform(1, 1.2), f"{generation['text']} {number}"
+    """Returns a generation with other seconds and another text: nothing computed from its text can be reused. Texts
+    differ in the spaces at their end, which no scorer reads."""
+    spaces = f"{number:b}".translate({ord("0"): " ", ord("1"): "\t"})
+    seconds, text = generation["decode_seconds"] * random.uniform(1, 1.2), f"{generation['text']}{spaces}"
     return {**generation, "decode_seconds": seconds, "text": text}
 
 

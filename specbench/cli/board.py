@@ -205,4 +205,5 @@ def rerun(
         stdout.print(filed.table)
     agrees = "agrees with" if filed.agreement.agrees else "differs from"
     stdout.print(f"{filed.file}: {agrees} {found.row.place} of {found.bundle.name}", soft_wrap=True)
-    stdout.print(f"next: specbench board check {board_folder} --base main; then commit it", soft_wrap=True)
+    sign = f"specbench bundle sign {filed.file} --key KEY"
+    stdout.print(f"next: {sign}; specbench board check {board_folder} --base origin/main", soft_wrap=True)

@@ -6,6 +6,7 @@ no board could rank it, and *marked* where a reader must know it; *unknown* says
 """
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
@@ -353,9 +354,29 @@ def another_target(run: RuledRun) -> Iterator[Finding]:
     their model."""
     target = run.run.identity["target"]
     name, revision = target["name"], target["revision"]
+    names = dict.fromkeys(text for row in run.rows for text in (row.target, row.drafter, *row.names[::2]) if text)
+    for text in names:
+        if problem := look_alike(text):
+            yield Finding("refused", run.name, f"the name {ascii(text)[:100]} {problem}, so that it looks like another")
     if name in run.targets and run.targets[name] != revision:
         told = f"the target {name} has the revision {revision}, but is known with {run.targets[name]}: give it a name"
         yield Finding("refused", run.name, told)
+
+
+SCRIPTS_ALIKE = {"CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE"}  # which have letters that look like Latin ones
+
+
+def look_alike(name: str) -> str | None:
+    """Returns what makes a name look like another one; None if nothing does."""
+    if name != name.strip() or any(unicodedata.category(sign) in ("Cc", "Cf", "Zl", "Zp") for sign in name):
+        return "has signs that nobody sees"
+    if unicodedata.normalize("NFKC", name) != unicodedata.normalize("NFC", name):
+        return "has signs that stand for others"
+    for word in re.findall(r"[^\W\d_]+", name):
+        scripts = {unicodedata.name(letter, "").partition(" ")[0] for letter in word}
+        if "LATIN" in scripts and scripts & SCRIPTS_ALIKE:
+            return "mixes letters of several scripts in a word"
+    return None
 
 
 def own_target(each: RuledRow) -> Iterator[Finding]:

@@ -124,8 +124,8 @@ class PassTimes(Sequence[tuple[int, float]]):
             raise ValueError("a pass has a query length and seconds")
         self.query_lengths = Ints.of(list(map(itemgetter(0), passes)))
         self.seconds = Floats(map(itemgetter(1), passes))
-        if self.seconds and not min(self.seconds) >= 0:
-            raise ValueError(f"{min(self.seconds)} seconds")
+        if self.seconds and not (min(self.seconds) >= 0 and sum(self.seconds) < math.inf):  # false for a NaN, too
+            raise ValueError(f"{next(each for each in self.seconds if not 0 <= each < math.inf)} seconds")
 
     def __len__(self) -> int:
         return len(self.seconds)

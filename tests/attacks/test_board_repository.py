@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import subprocess
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,11 @@ from specbench.publish.board import changes
 from specbench.publish.board.check import check_submission
 from specbench.publish.board.stored import stored_runs
 from specbench.publish.bundle.crate import README
+from specbench.publish.bundle.signature import sign
 from tests.attacks.bounds import within_bounds
 from tests.attacks.test_bundles import FORGED, HOSTILE, TEXT
+from tests.attacks.test_rules import each_record, rows_anew
+from tests.publish.test_bundle import needs_ssh
 from tests.support.board_repositories import bundle_of, git, new_board, set_key, submission
 from tests.support.bundles import archive, files_in, independent_runs, member, rewritten
 
@@ -291,6 +295,32 @@ def test_one_run_twice_in_a_submission(board: Path, bundles: dict[str, Path], tm
     shutil.copy(bundles["mine"], submitted / "bundles" / "more.tar.gz")
     [line] = problems(board, submitted)
     assert "bundles/more.tar.gz: run1 has the same records as bundles/mine.tar.gz: run1" in line
+
+
+def test_a_run_that_is_dated_back(board: Path, runs: list[Path], tmp_path: Path) -> None:
+    """The first run of a configuration stands, so that an earlier date would replace what the board has."""
+    shutil.copytree(runs[1], tmp_path / "run")
+    each_record(tmp_path / "run", lambda _, record: record.update(measured_at=record["measured_at"] - 1e6))
+    rows_anew(tmp_path / "run")
+    submitted = submission(board, tmp_path / "mine", bundle_of(tmp_path / "run", tmp_path / "early.tar.gz"))
+    [line] = problems(board, submitted)
+    assert "bundles/early.tar.gz: run: mgsm@4 en ar@1: created = " in line
+    assert "is before bundles/theirs.tar.gz measured it" in line
+
+
+@needs_ssh
+def test_a_signature_by_a_key_that_nobody_knows(board: Path, bundles: dict[str, Path], tmp_path: Path) -> None:
+    """The bundle is accepted where signatures are optional, its rows are not signed, and the reviewer is told why."""
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "key")], check=True)
+    submitted = submission(board, tmp_path / "mine", bundles["mine"])
+    sign(submitted / "bundles" / "mine.tar.gz", tmp_path / "key")
+    found = check_submission(submitted, str(board))
+    assert found.problems == [] and "signed by" not in found.markdown()
+    told = "mine.tar.gz.sig is by a key that allowed_signers does not have"
+    assert f"bundles/mine.tar.gz: its rows are not signed: {told}" in found.marks
+    set_key(board_of := submission(board, tmp_path / "strict"), "signatures", "required")
+    (line,) = (each for each in check_submission(submitted, str(board_of)).problems if "signature" in each)
+    assert told in line and str(tmp_path) not in line and "/tmp" not in line
 
 
 def test_independent_runs_are_no_copies(bundles: dict[str, Path]) -> None:

@@ -86,7 +86,25 @@ def without_loops(number: int) -> list[int]:
     return [100 * number + place for place in range(LONG)]
 
 
+def by_the_clock(folder: Path) -> None:
+    """Lets each record end when its answers have taken their time."""
+    clock = 1.7e9
+
+    def edit(_: int, record: dict[str, Any]) -> None:
+        nonlocal clock
+        clock += sum(each["decode_seconds"] + each["ttft_seconds"] for each in record["methods"].values())
+        record["measured_at"] = clock
+
+    each_record(folder, edit)
+
+
 def consistent(folder: Path) -> None:
+    """Makes times, names and rows of a run anew."""
+    by_the_clock(folder)
+    rows_anew(folder)
+
+
+def rows_anew(folder: Path) -> None:
     """Makes names and rows of a run anew."""
     run = RecordedRun(folder)
     names = {"tasks": run.tasks, "methods": run.method_specs}
@@ -149,12 +167,18 @@ def prompt_with_answer(folder: Path) -> None:
     task(folder, edit)
 
 
-ANSWER = "the train arrives at a quarter to nine"
+ANSWER = "the train arrives at platform 97531"  # which nobody answers
 
 
 def examples_with_answers(folder: Path) -> None:
-    each_record(folder, lambda number, record: record.update(reference=ANSWER) if number == 0 else None)
-    task(folder, lambda spec: spec.update(prompt=f"A: The train arrives at a quarter to nine!\n{spec['prompt']}"))
+    def edit(number: int, record: dict[str, Any]) -> None:
+        if number == 0:
+            record["reference"] = ANSWER
+            for each in record["methods"].values():
+                each |= {"score": 0.0, "scores": {"accuracy": 0.0}}
+
+    each_record(folder, edit)
+    task(folder, lambda spec: spec.update(prompt=f"A: The train arrives at platform 97531!\n{spec['prompt']}"))
 
 
 def answers_of_another_target(folder: Path) -> None:
@@ -192,7 +216,7 @@ def answers_beyond_the_limit(folder: Path) -> None:
 
 def ends_early(folder: Path) -> None:
     """Nobody scored the answers, since the task has lost its scorer."""
-    task(folder, lambda spec: spec.update(scorer=None))
+    task(folder, lambda spec: [each.update(scorer=None) for each in (spec, *spec["subsets"].values())])
     each_record(folder, lambda _, record: write(record["methods"]["sd"], [3, 4], 1))
     each_record(folder, lambda _, record: [each.update(score=None, scores={}) for each in record["methods"].values()])
     differing(folder, 6)

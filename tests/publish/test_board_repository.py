@@ -24,7 +24,7 @@ from specbench.publish.board.check import check_submission
 from specbench.publish.board.differences import _beyond
 from specbench.publish.board.init import WORKFLOW, init_board
 from specbench.publish.board.merge import BoardRow, by_file, first_runs, merge_board
-from specbench.publish.board.rerun import find_row
+from specbench.publish.board.rerun import TORCH_BUILD, find_row
 from specbench.publish.board.spec import BoardSpec, read_board
 from specbench.publish.bundle.agreement import MeasuredRow
 from specbench.publish.bundle.signature import sign
@@ -102,6 +102,7 @@ def test_a_new_board_works_at_once(specbench: Specbench, tmp_path: Path) -> None
     assert "No rows yet" in (tmp_path / "board" / "BOARD.md").read_text("utf-8")
     rules = (tmp_path / "board" / "RULES.md").read_text("utf-8")
     assert "`mgsm`; `gsm8k`" in rules and "targets: any" in rules and "memorised prompts" in rules
+    assert "git push origin my-submission" in rules, "a new branch has nothing to push to otherwise"
     code, _, err = specbench("board", "init", "board")
     assert code == 2 and "board: is not empty" in err
 
@@ -457,10 +458,23 @@ def test_the_commands_measure_the_same_configuration(specbench: Specbench, merge
     code, out, err = specbench(*shlex.split(file)[1:], "--author", "Bob")
     assert code == 0, err
     assert re.search(rf"rerun-{name}-1.tar.gz: (agrees with|differs from) mgsm@4 en sd@1 of ada.tar.gz", out)
+    told = (
+        f"next: specbench bundle sign {Path('board', 'bundles', f'rerun-{name}-1.tar.gz')} --key KEY; specbench board "
+    )
+    assert f"{told}check board --base origin/main" in out
     assert out.count("6 of 6") >= 2, "answers of sd and of AR are equal"
     assert check_submission(board, str(merged)).problems == []
     merge_board(board)
     assert name_of(board) == name and "2 runs" in (board / "BOARD.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("version", "index"),
+    [("2.13.0+cpu", "cpu"), ("2.13.0+cu126", "cu126"), ("2.13.0", None), ("2.13.0+git1234", None), ("2+cpu;ls", None)],
+)
+def test_torch_is_installed_in_the_same_build(version: str, index: str | None) -> None:
+    found = TORCH_BUILD.search(version)
+    assert (found and found[1]) == index
 
 
 def test_texts_of_a_bundle_stay_in_comments_and_quotes(

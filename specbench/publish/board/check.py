@@ -21,7 +21,7 @@ from specbench.publish.board.changes import (
 )
 from specbench.publish.board.differences import difference_table
 from specbench.publish.board.spec import FILE, BoardSpec, read_board
-from specbench.publish.board.stored import StoredRun, measured_targets, stored_run, stored_runs
+from specbench.publish.board.stored import StoredRun, is_measured_again, measured_targets, stored_run, stored_runs
 from specbench.publish.bundle.agreement import is_same_configuration
 from specbench.publish.bundle.signature import SUFFIX, signature_problem
 from specbench.publish.bundle.verify import CheckedBundle, verified, verify
@@ -100,6 +100,7 @@ def check_submission(folder: Path, base: str | None = None) -> CheckedSubmission
                 problems.append(str(error).replace(f"{path}", place))
                 continue
             found = [*bundle.all_problems(), *_not_accepted(bundle, board), *copies(of_bundle, [*runs, *added])]
+            found += _earlier_than_known(of_bundle, runs)
             more = f"{place}: and {counted(len(found) - MOST_LINES, 'more problem')}"
             problems += [f"{place}: {line}" for line in found[:MOST_LINES]] + [more] * (len(found) > MOST_LINES)
             bundles.append(bundle)
@@ -187,8 +188,24 @@ def copies(new: Sequence[StoredRun], known: Sequence[StoredRun]) -> Iterator[str
                 break
 
 
+def _earlier_than_known(new: Sequence[StoredRun], known: Sequence[StoredRun]) -> Iterator[str]:
+    """Yields a line for each run that would replace a row of the board, of which the first measured one stands: whoever
+    sets a date back would replace whatever is there."""
+    for run in new:
+        for row, other, bundle in ((row, each, old.bundle) for old in known for each in old.rows for row in run.rows):
+            if row.created < other.created and is_measured_again(other, row):
+                yield (
+                    f"{run.name}: {row.place}: created = {row.created}: is before {BUNDLES}/{bundle} measured it "
+                    f"({other.created}), whose row it would replace: measure it again"
+                )
+                break
+
+
 def _marks(bundle: CheckedBundle) -> Iterator[str]:
-    """Yields a line for each rule that marks rows of a bundle, with the first of its findings."""
+    """Yields a line for a signature that counts for nothing, and for each rule that marks rows of a bundle, with the
+    first of its findings."""
+    if bundle.signer is None and bundle.file.with_name(bundle.file.name + SUFFIX).is_file():
+        yield f"{BUNDLES}/{bundle.file.name}: its rows are not signed: {bundle.about_signature}"
     found: dict[str, list[Finding]] = {}
     for each in bundle.findings:
         if each.weight == "marked":

@@ -17,12 +17,11 @@ from specbench.publish.board.changes import BUNDLES, bundle_files
 from specbench.publish.board.check import copies, signers_of
 from specbench.publish.board.rules import RULES_FILE, rules_text
 from specbench.publish.board.spec import FILE, BoardSpec, read_board
-from specbench.publish.board.stored import NAME_DIGITS, StoredRun, placed, stored_run
-from specbench.publish.bundle.agreement import is_same_configuration
+from specbench.publish.board.stored import NAME_DIGITS, StoredRun, is_measured_again, placed, stored_run
 from specbench.publish.bundle.verify import CheckedBundle, verified, verify
 from specbench.publish.site.build import BuiltSite, build
 from specbench.report.ranking import DEFAULT_METRIC, ranking_tables
-from specbench.results.conditions import conditions_that_differ, shared_values
+from specbench.results.conditions import shared_values
 from specbench.results.leaderboard import write
 from specbench.results.level import Level, Levels
 from specbench.results.metric_format import NULL, without_digest
@@ -128,17 +127,10 @@ def first_runs(rows: Sequence[BoardRow]) -> list[BoardRow]:
     known: dict[tuple[str, ...], list[Row]] = {}
     for each in rows:
         same = known.setdefault((each.row.device, *each.row.names), [])
-        if not any(_is_again(row, each.row) for row in same):
+        if not any(is_measured_again(row, each.row) for row in same):
             same.append(each.row)
             kept.append(each)
     return kept
-
-
-def _is_again(first: Row, row: Row) -> bool:
-    """Returns whether a row is of the first one's configuration, machine and libraries; the commit may be another."""
-    if first.key == row.key:
-        return True
-    return is_same_configuration(first, row) and not conditions_that_differ(first, row, {"target", "seed"})
 
 
 def by_file(rows: Sequence[Row]) -> dict[str, list[Row]]:

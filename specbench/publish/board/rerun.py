@@ -49,6 +49,7 @@ from specbench.specs.task import TaskSpec
 PLACE = re.compile(rf"\.\./{BUNDLES}/({NAME.pattern}{re.escape(ENDING)})/runs/([A-Za-z0-9_.-]+)")
 PACKAGES = {"specbench": "specbench-lm", "torch": "torch", "transformers": "transformers"}
 VERSION_PATTERN = re.compile(r"\d[\w.+]*", re.ASCII)
+TORCH_BUILD = re.compile(r"\+(cpu|cu\d{2,4}|rocm\d[\d.]{0,8}|xpu)$", re.ASCII)  # each has an index of wheels
 SERVED = "servers"  # the key of a request by which servers ran the methods
 MOST_DIFFERENCES = 3
 
@@ -123,7 +124,9 @@ def rerun_lines(folder: Path, found: FoundRow, specs: Path | None = None) -> lis
             if name in PACKAGES and text is not None and VERSION_PATTERN.fullmatch(text)
         }
         packages = [f"{package}=={versions[name]}" for name, package in PACKAGES.items() if name in versions]
-        lines += ["python3 -m venv rerun && . rerun/bin/activate", f"pip install {shlex.join(packages)}"]
+        build = TORCH_BUILD.search(row.versions.get("torch") or "")
+        index = f" --extra-index-url https://download.pytorch.org/whl/{build[1]}" if build else ""
+        lines += ["python3 -m venv rerun && . rerun/bin/activate", f"pip install {shlex.join(packages)}{index}"]
         lines += [f"# its code is commit {row.commit}"] if row.commit else []
         lines += ["", "# 2. Models and data"]
         for role, name, revision in (

@@ -43,7 +43,7 @@ cd board && git switch -c my-submission
 specbench bundle make MY-RUN --output bundles/NAME.tar.gz --license {board.licence} --author "NAME"
 specbench bundle sign bundles/NAME.tar.gz --key ~/.ssh/id_ed25519
 specbench board check --base origin/main
-git add bundles && git commit -m "Add NAME" && git push
+git add bundles && git commit -m "Add NAME" && git push origin my-submission
 ```
 
 Then open a pull request. Its check says what differs from the board, or why it is refused.

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from specbench.core.errors import ConfigError
 from specbench.core.values import WHOLE, file_digest
 from specbench.publish.board.changes import BUNDLES
-from specbench.publish.bundle.agreement import COPIED
+from specbench.publish.bundle.agreement import COPIED, is_same_configuration
 from specbench.publish.bundle.archive import unpack
 from specbench.records.records import MAX_LINE, RECORDS
+from specbench.results.conditions import conditions_that_differ
 from specbench.results.leaderboard import ROWS, load
 from specbench.results.row import Row
 
@@ -88,6 +89,15 @@ def stored_runs(files: Sequence[Path]) -> list[StoredRun]:
             runs = dict.fromkeys(name.split("/")[1] for name in names if name.endswith(f"/{RECORDS}"))
             found += [stored_run(file.name, Path(scratch) / "runs" / name) for name in runs]
     return found
+
+
+def is_measured_again(first: Row, row: Row) -> bool:
+    """Returns whether a row is of the first one's configuration, machine and libraries; the commit may be another."""
+    if first.device != row.device or first.names != row.names:
+        return False
+    if first.key == row.key:
+        return True
+    return is_same_configuration(first, row) and not conditions_that_differ(first, row, {"target", "seed"})
 
 
 def measured_targets(runs: Sequence[StoredRun]) -> Mapping[str, str | None]:

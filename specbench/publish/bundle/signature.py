@@ -51,7 +51,7 @@ def signer_of(file: Path, allowed_signers: Path | None) -> tuple[str | None, str
         if not done.returncode:
             return name, f"signed by {name}"
         return None, f"{signature.name} is not a signature of this file ({_reason(done)})"
-    return None, f"{signature.name} is by a key that --signers {allowed_signers} does not have"
+    return None, f"{signature.name} is by a key that {allowed_signers.name} does not have"
 
 
 def signature_problem(file: Path) -> str | None:

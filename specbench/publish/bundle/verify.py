@@ -15,13 +15,13 @@ from specbench.core.values import WHOLE, file_digest
 from specbench.publish.bundle import crate
 from specbench.publish.bundle.agreement import MeasuredRow, Reruns, is_same_configuration, reruns_of
 from specbench.publish.bundle.archive import unpack
+from specbench.publish.bundle.contradictions import Checked, check_records
 from specbench.publish.bundle.scrub import Scrubber
 from specbench.publish.bundle.signature import signer_of
-from specbench.publish.bundle.texts import is_left_out, without_content
+from specbench.publish.bundle.texts import without_content
 from specbench.publish.rules import Finding as RuleFinding
 from specbench.publish.rules import check_rules
 from specbench.records.folder import read_environments
-from specbench.records.generation import Key, Record
 from specbench.results.leaderboard import ROWS, read
 from specbench.results.leaderboard_files import MAX_FIELDS, compare_with_run, mismatch_text
 from specbench.results.level import STATED, Level, Levels
@@ -52,13 +52,17 @@ class CheckedRow:
 
 @dataclass(frozen=True)
 class CheckedRun:
-    """`problem`: why its rows could not be read."""
+    """`checked`: what its records contradict. `problem`: why its rows could not be read."""
 
     name: str
     run: RecordedRun
     rows: Sequence[CheckedRow]
-    has_texts: bool = True
+    checked: Checked = field(default_factory=Checked)
     problem: str | None = None
+
+    @property
+    def has_texts(self) -> bool:
+        return self.checked.has_texts
 
     @property
     def sound_rows(self) -> list[Row]:
@@ -143,6 +147,7 @@ def _checked(
     if not runs:
         raise ConfigError(f"{file}: has no runs: give a bundle that `specbench bundle` made")
     checked = [_checked_run(folder / "runs" / name, present) for name, present in runs.items()]
+    problems += [f"{run.name}: {line}" for run in checked for line in run.checked.problems]
     licence, identifier = crate.stated_in(folder)
     return CheckedBundle(
         file, checked, problems, licence, identifier, signer, about_signature, len(names), crate.CITATION in names,
@@ -153,13 +158,16 @@ def _checked(
 def _file_problems(folder: Path, names: Sequence[str]) -> list[str]:
     """Returns a line for each file that is missing, strange, or not what the list of digests says."""
     known: dict[str, str] = {}
+    twice: list[str] = []
     try:
         for line in bounded.read_text(folder / crate.MANIFEST, "ask for a whole bundle").splitlines():
             digest, _, name = line.partition("  ")
+            twice += [name] * (name in known)
             known[name] = digest
     except ConfigError:
         return [f"{crate.MANIFEST}: is absent or unreadable, so no digest can be compared"]
-    problems = [f"{name}: is absent" for name in sorted(known.keys() - set(names))]
+    problems = [f"{crate.MANIFEST}: lists {name!r:.100} twice" for name in dict.fromkeys(twice)]
+    problems += [f"{name}: is absent" for name in sorted(known.keys() - set(names))]
     for name in names:
         if name == crate.MANIFEST:
             continue
@@ -180,23 +188,24 @@ def _checked_run(folder: Path, present: set[str]) -> CheckedRun:
         return CheckedRun(folder.name, run, (), problem=f"{absent[0]} is absent")
     try:
         rows, problems = read(folder / ROWS)
-        records: Mapping[Key, Record] = run.answers.records or {}  # one pass reads both
-        has_texts = not any(is_left_out(each) for record in records.values() for each in record.methods.values())
+        _ = run.answers  # one pass reads records, too
+        found = check_records(run)
     except (ConfigError, ValueError) as error:
         return CheckedRun(folder.name, run, (), problem=_without_place(error, folder))
     wrong = [_without_place(ConfigError(each), folder) for each in problems]
     if not rows and not wrong:
         wrong = [f"{ROWS} has no rows"]
-    checked = [_checked_row(row, run, folder, has_texts) for row in rows.values()]
-    return CheckedRun(folder.name, run, checked, has_texts, wrong[0] if wrong else None)
+    checked = [_checked_row(row, run, folder, found) for row in rows.values()]
+    return CheckedRun(folder.name, run, checked, found, wrong[0] if wrong else None)
 
 
-def _checked_row(row: Row, run: RecordedRun, folder: Path, has_texts: bool) -> CheckedRow:
+def _checked_row(row: Row, run: RecordedRun, folder: Path, found: Checked) -> CheckedRow:
     try:
         if row.run is not None:
             raise ConfigError("it names another folder as its run")
-        if has_texts:
+        if found.has_texts:
             differ, stated = compare_with_run(row, run, folder / ROWS)
+            stated = [*stated, *(found.unscored if row.quality is not None else ())]
         else:
             differ, stated = compare_with_run(row, run, folder / ROWS, part_of=without_content)
             stated = [CONTENT, *stated]
@@ -243,9 +252,7 @@ class Verification:
                     for row in by_key.get((bundled.row.key, bundled.row.created), ()):
                         scrubbed = Row.model_validate(scrub.value(row.model_dump(mode="json")) | {"run": None})
                         is_bundled = scrubbed.model_dump() == bundled.row.model_dump()
-                        checked = (
-                            bundled if is_bundled else _checked_row(scrubbed, run.run, run.run.path, run.has_texts)
-                        )
+                        checked = bundled if is_bundled else _checked_row(scrubbed, run.run, run.run.path, run.checked)
                         digest = row.content_digest
                         found[digest] = _joined(found.get(digest), self.level_of(bundle, checked))
         return found

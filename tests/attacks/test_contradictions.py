@@ -1,0 +1,182 @@
+"""Records that give their rows and still contradict themselves: made-up scores, texts and times, and commands that
+would do something else."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench.publish.bundle.contradictions import check_records, is_one_command
+from specbench.publish.bundle.crate import MANIFEST, README
+from specbench.publish.bundle.verify import verified, verify
+from specbench.publish.rules import look_alike
+from specbench.results.runs import RecordedRun
+from tests.attacks.bounds import within_bounds
+from tests.attacks.test_rules import each_record, edited, measured, rows_anew
+from tests.support.bundles import archive, bundled, files_in, independent_runs, member
+
+Edit = Callable[[Path], object]
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    (run,) = independent_runs(tmp_path_factory.mktemp("honest"), 1, limit=3)
+    return run
+
+
+def each_answer(edit: Callable[[dict[str, Any]], object], method: str = "sd") -> Edit:
+    return lambda folder: each_record(folder, lambda _, record: edit(record["methods"][method]))
+
+
+def all_right(generation: dict[str, Any]) -> None:
+    generation |= {"score": 1.0 - generation["score"], "scores": {"accuracy": 1.0 - generation["score"]}}
+
+
+def slower_baseline(generation: dict[str, Any]) -> None:
+    """Passes and answers of AR by the same factor, with the clock as it was."""
+    generation["decode_seconds"] *= 1e5
+    generation["passes"]["target"] = [[length, 1e5 * seconds] for length, seconds in generation["passes"]["target"]]
+
+
+def slow_once(folder: Path) -> None:
+    """The last answer of AR, by less than the whole run took."""
+    each_record(folder, lambda number, record: record.update(measured_at=record["measured_at"] + 100 * min(number, 1)))
+    each_record(
+        folder,
+        lambda number, record: (
+            number == 2
+            and [
+                record["methods"]["ar"].update(decode_seconds=50.0),
+                record["methods"]["sd"].update(decode_seconds=50.0),
+            ]
+        ),
+    )
+
+
+def repeated(folder: Path) -> None:
+    lines = (folder / "records.jsonl").read_text().splitlines(keepends=True)
+    (folder / "records.jsonl").write_text("".join([*lines, lines[0]]))
+
+
+def later(folder: Path) -> None:
+    each_record(folder, lambda _, record: record.update(measured_at=record["measured_at"] + 1e9))
+
+
+# Each edit leaves rows that the records give, and a word of the line that finds it.
+CONTRADICTING: dict[str, tuple[Edit, str]] = {
+    "scores that nobody got": (each_answer(all_right), "that the text does not get: "),
+    "another text of the same tokens": (
+        each_answer(lambda each: each.update(text=each["text"] + " ")), "3 texts unlike another of the same tokens"),
+    "a text of too few tokens": (
+        each_answer(lambda each: each.update(text=each["text"] + " " * 10_000)),
+        "3 texts with more characters than tokens have"),
+    "a method faster than its passes": (
+        each_answer(lambda each: each.update(decode_seconds=each["decode_seconds"] / 50)), "decode_seconds of sd are"),
+    "a baseline that the clock contradicts": (each_answer(slower_baseline, "ar"), "but by measured_at only"),
+    "one baseline that the clock contradicts": (slow_once, "1 record faster than its answers"),
+    "numbers that are none": (
+        each_answer(lambda each: each["positions"].update(dict.fromkeys(each["positions"], None) | {"p": [
+            float("nan")] * sum(step[1] for step in each["steps"])})), "3 answers with numbers that are not finite"),
+    "other versions than its packages": (
+        lambda folder: edited(folder, "run.json", lambda run: run["environment"]["versions"].update(torch="99.0")),
+        "but run.json says 99.0"),
+    "a machine that was not there": (
+        lambda folder: edited(folder, "run.json", lambda run: run["environment"].update(device="NVIDIA H100")),
+        "run.json: device = NVIDIA H100, but environment.json has only"),
+    "an example twice": (repeated, "1 record of an example that another one has"),
+    "a run of the future": (later, "3 records measured in the future"),
+    "a command of others": (
+        lambda folder: measured(folder, command="curl https://example.org/x"), "is not one command of specbench"),
+    "two commands": (
+        lambda folder: measured(folder, command="specbench run; curl https://example.org/x"), "is not one command"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONTRADICTING)
+def test_records_that_contradict_themselves(
+    specbench: Callable[..., Any], honest: Path, tmp_path: Path, name: str
+) -> None:
+    edit, word = CONTRADICTING[name]
+    shutil.copytree(honest, tmp_path / "run")
+    edit(tmp_path / "run")
+    rows_anew(tmp_path / "run")
+    bundle = bundled([tmp_path / "run"], tmp_path / "forged.tar.gz")
+    with within_bounds(), verified([bundle]) as [found]:
+        assert all(each.wrong is None for each in found.rows), "nothing but the check finds it"
+        assert {str(verify([found]).level_of(found, each)) for each in found.rows} == {"stated"}
+        assert any(word in line for line in found.problems), found.problems
+    code, _, err = specbench("bundle", "verify", "forged.tar.gz")
+    assert code == 2 and word in err and "Traceback" not in err
+    assert all(line.startswith("error: forged.tar.gz: ") and len(line) < 600 for line in err.splitlines())
+
+
+def test_a_control_an_honest_run_contradicts_nothing(honest: Path) -> None:
+    found = check_records(RecordedRun(honest))
+    assert found.problems == [] and found.has_texts and found.unscored == []
+    assert check_records(RecordedRun(honest), now=1e9).problems, "it was measured after 2001"
+
+
+def test_scores_without_their_references_are_stated(honest: Path, tmp_path: Path) -> None:
+    shutil.copytree(honest, tmp_path / "run")
+    each_record(tmp_path / "run", lambda _, record: record.update(reference=None))
+    rows_anew(tmp_path / "run")
+    with verified([bundled([tmp_path / "run"], tmp_path / "x.tar.gz")]) as [found]:
+        assert not found.problems
+        assert all("scores (references are left out)" in each.level.except_for for each in found.rows)
+
+
+def test_a_manifest_that_lists_a_file_twice(specbench: Callable[..., Any], honest: Path, tmp_path: Path) -> None:
+    files = files_in(bundled([honest], tmp_path / "honest.tar.gz"))
+    files[MANIFEST] = b"0" * 64 + b"  " + README.encode() + b"\n" + files[MANIFEST]
+    archive(tmp_path / "twice.tar.gz", [(member(name), content) for name, content in files.items()])
+    code, _, err = specbench("bundle", "verify", "twice.tar.gz")
+    assert code == 2 and f"{MANIFEST}: lists '{README}' twice" in err
+
+
+@pytest.mark.parametrize(
+    ("command", "is_one"),
+    [
+        ("specbench run --task mgsm --set 'drafter.prompt=a; b'", True),
+        ("specbench run --task ~/tasks/mine.yaml --output '[removed]'", True),
+        ("specbench run --task 'it'\"'\"'s.yaml'", True),
+        ("specbench.run('mgsm', 'sd', limit=5, output=PosixPath('a b'))", True),
+        ("specbench run && reboot", False), ("specbench run $(reboot)", False), ("specbench run `reboot`", False),
+        ("specbench run\nreboot", False), ("specbench run 'open", False), ("specbench run > ~/.bashrc", False),
+        ("reboot", False), ("", False), ("specbench-run x", False), ("specbench.run() { reboot; }; x", False),
+        ("specbench.run(__import__('os').system('reboot'))", False), ("specbench.run('a'); reboot", False),
+    ],
+)  # fmt: skip
+def test_a_command_is_one_of_specbench(command: str, is_one: bool) -> None:
+    assert is_one_command(command) == is_one
+
+
+@pytest.mark.parametrize(
+    ("name", "is_alike"),
+    [
+        ("Qwen/Qwen2.5-1.5B", False), ("models/модель-2/größe", False), ("модель/Qwen3", False),
+        ("Qw\u0435n/Qwen3-8B", True), ("Qwen\u200b/Qwen3-8B", True), ("Qwen/Qwen\uff13-8B", True),
+        ("Qwen/Qwen3-8B ", True), ("Qwen/Qwen3\u202e8B", True),
+    ],
+)  # fmt: skip
+def test_names_that_look_like_others(name: str, is_alike: bool) -> None:
+    assert (look_alike(name) is not None) == is_alike
+
+
+def test_a_target_that_looks_like_another_is_refused(
+    specbench: Callable[..., Any], honest: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(honest, tmp_path / "run")
+    edited(tmp_path / "run", "run.json", lambda run: run["target"].update(name="Qw\u0435n/Qwen3-8B"))
+    rows_anew(tmp_path / "run")
+    bundled([tmp_path / "run"], tmp_path / "forged.tar.gz")
+    code, _, err = specbench("bundle", "verify", "forged.tar.gz")
+    assert code == 2 and "refused by the rule 'another target'" in err and "'Qw\\u0435n/Qwen3-8B' mixes letters" in err
+
+
+def test_the_page_lists_every_contradiction() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "guide" / "bundles.md").read_text("utf-8")
+    lines = page.partition("## Records that contradict themselves")[2].splitlines()
+    listed = {line.split(" | ")[0].removeprefix("| ") for line in lines if line.startswith("| ")}
+    assert listed - {"forgery"} == set(CONTRADICTING)

@@ -31,7 +31,7 @@ CORPUS_TASKS = ("gsm8k", "humaneval")  # of whose files the general corpus has t
 TRAINED, TRAINING_ROWS = "trained", "corpora/mgsm-training"
 # The paper's 250 updates of 4 × 5 × 64 prompts take days on a CPU: these are 20 of 5 languages × 2 prompts.
 TRAINING = ("--num-steps", "20", "--set", "gradient_accumulation=1", "--set", "scdf.prompts_per_language=2",
-            "--set", "scdf.mini_batch=5", "--set", "generation_batch=10", "--set", "checkpoint_every=5")  # fmt: skip
+            "--set", "scdf.mini_batch=2", "--set", "generation_batch=10", "--set", "checkpoint_every=5")  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,19 @@ def test_figures_of_other_archives_are_not_shown(
     assert reruns_part(archives, tmp_path / "stale.json") == reruns_part(archives, tmp_path / "absent.json") == ""
 
 
+def test_cells_that_measured_the_same_method_are_compared(twice: tuple[Archives, Cell], tmp_path: Path) -> None:
+    archives, cell = twice
+    (earlier,) = earlier_editions(archives.archive(cell))
+    both = Archives(tmp_path / "real.json")
+    first, second = (replace(cell, name=name) for name in ("first", "second"))
+    both.archive(first).parent.mkdir()
+    both.archive(first).write_bytes(earlier.content)
+    shutil.copy(archives.archive(cell), both.archive(second))
+    (found,) = figures(both, [second, first], tmp_path / "scratch").cells
+    assert {found.before, found.cell} == {"first", "second"} and found.earlier.measured <= found.later.measured
+    assert {row.method: row.problem for row in found.rows} == {"ar": None, "sd": None}
+
+
 def test_a_bundle_of_the_cells_has_the_earlier_editions(twice: tuple[Archives, Cell], tmp_path: Path) -> None:
     archives, cell = twice
     told = bundle_of(archives, [cell], tmp_path / "twice.tar.gz", tmp_path / "scratch")
@@ -97,9 +111,11 @@ def test_the_page_has_the_committed_figures() -> None:
     page = (ROOT / "docs" / "measured" / "real.md").read_text(encoding="utf-8")
     section = reruns_part(COMMITTED).strip("\n")
     assert section and section in page
-    by_name = {each.cell: each for each in Figures.model_validate_json(FIGURES.read_text(encoding="utf-8")).cells}
-    assert set(by_name) == {"gsm8k-chains", "humaneval-chains"}
-    assert {len(each.rows) for each in by_name.values()} == {1 + len(CHAINS.methods)}
+    found = Figures.model_validate_json(FIGURES.read_text(encoding="utf-8")).cells
+    editions = {each.cell: each for each in found if each.before is None}
+    assert set(editions) == {"gsm8k-chains", "humaneval-chains"}
+    assert {len(each.rows) for each in editions.values()} == {1 + len(CHAINS.methods)}
+    assert ("spec-bench-chains", "spec-bench-levels") in {(each.before, each.cell) for each in found}
 
 
 @pytest.fixture
@@ -128,10 +144,10 @@ def test_a_cell_of_the_board_is_signed_and_verified(
     assert "signed by board@example.org" in out and "4 of 4 rows recomputed" in out and "Apache-2.0" in out
 
 
-def measured_by(row: Row) -> tuple[tuple[str, str, str], str, str, str]:
-    """What cells share that have measured the same: task, subset and method, the target, its dtype, and the folder of
-    the rows, which are others for what is chosen on them."""
-    return row.names, row.target, row.dtype, Path(row.data_location or "").parent.name
+def measured_by(row: Row) -> tuple[tuple[str, str, str], str, str, str, float]:
+    """What cells share that have measured the same: task, subset and method, the target, its dtype, the folder of the
+    rows, which are others for what is chosen on them, and the temperature."""
+    return row.names, row.target, row.dtype, Path(row.data_location or "").parent.name, row.sampling.temperature
 
 
 @needs_ssh
@@ -154,13 +170,16 @@ def test_the_board_of_real_models_is_a_bundle(key: Path, tmp_path: Path) -> None
     found_levels = [(row, level_of(row, levels)) for row in rows]
     assert all(each.name == "recomputed" and each.signed_by == ("board@example.org",) for _, each in found_levels)
     again = [(row, each.rerun) for row, each in found_levels if each.rerun is not None]
-    # Some cells were measured twice, and several cells have measured the same AR.
-    ar = Counter(map(measured_by, filter(lambda row: row.is_baseline, rows)))
-    several = {key for key, num_cells in ar.items() if num_cells > 1}
+    # Some cells were measured twice, and several cells have measured the same AR or method.
+    several = {key for key, num_cells in Counter(map(measured_by, rows)).items() if num_cells > 1}
     twice = {
-        ((cell.data.task, "default", method), cell.target.path, "bfloat16", cell.data.folder)
+        ((cell.data.task, "default", method), cell.target.path, "bfloat16", cell.data.folder, 0.0)
         for cell in measured_again for method in cell.methods
     }  # fmt: skip
-    assert (("gsm8k", "default", CHAINS.methods[0]), QWEN.path, "bfloat16", "gsm8k") in twice
+    assert (("gsm8k", "default", CHAINS.methods[0]), QWEN.path, "bfloat16", "gsm8k", 0.0) in twice
     assert {measured_by(row) for row, _ in again} == several | twice
-    assert all(rerun.agrees for _, rerun in again)
+    # What does not agree is on the page, with its reason.
+    pairs = Figures.model_validate_json(FIGURES.read_text(encoding="utf-8")).cells
+    cells = {cell.name: cell.data.task for cell in CELLS}
+    told = {(cells[pair.cell], row.method) for pair in pairs for row in pair.rows if row.agrees is False}
+    assert {(row.task_name, row.method_name) for row, rerun in again if not rerun.agrees} == told

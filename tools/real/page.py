@@ -54,10 +54,10 @@ Rows are the first ones of public test files:
 
 The archived records have no reference answers, and prompts by their digest. Intervals are 95 % over prompts. Each cell
 has its own AR, beside which its methods are measured in one process; a method of several cells has a line for each.
-The board keeps one row of a method, that of the last cell, so that `ar` there is of another process than the methods of
-other cells: speed-up and *tok/s ar* of a row are of its own cell, and its tok/s compare only with that. `fsd-low`,
-`fsd-med` and `fsd-high` have the thresholds of the embedded pair; the
-[curve](#fuzzy-speculative-decoding-accuracy-against-speed) has others.
+The board keeps a row of a method from each version of specbench that measured it, of several cells of one version that
+of the last cell, so that `ar` there may be of another process than the methods of other cells: speed-up and *tok/s ar*
+of a row are of its own cell, and its tok/s compare only with that. `fsd-low`, `fsd-med` and `fsd-high` have the
+thresholds of the embedded pair; the [curve](#fuzzy-speculative-decoding-accuracy-against-speed) has others.
 
 In all tables of methods:
 

@@ -1,5 +1,5 @@
-"""Cells that were measured twice: how the edition of this checkout agrees with the earlier ones, which the history of
-Git has.
+"""What was measured twice: how the edition of a cell in this checkout agrees with the earlier ones, which the history
+of Git has, and how cells agree that have measured the same method.
 
 `python -m tools.real --reruns` writes the figures, which the page shows; nothing is measured.
 """
@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from specbench.core.values import WHOLE, bytes_digest, file_digest
 from specbench.publish.bundle.agreement import Agreement, Answers, MeasuredRow, compare_runs, is_same_configuration
 from specbench.publish.bundle.crate import About, Author
 from specbench.publish.bundle.make import make_bundle
+from specbench.results.answers import BASELINE
 from specbench.results.metric_format import metric_of, number, with_interval
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun, rows_of_subsets
@@ -76,7 +78,10 @@ class ComparedRow(FigurePart):
 
 
 class RerunCell(FigurePart):
+    """`before`: the cell of the earlier edition, if it is another one with the same method."""
+
     cell: str
+    before: str | None = None
     earlier: Edition
     later: Edition
     rows: tuple[ComparedRow, ...]
@@ -131,16 +136,23 @@ def unpack_earlier(archive: Path, name: str, folder: Path) -> Iterator[tuple[Com
 
 
 def figures(archives: Archives, cells: Sequence[Cell], scratch: Path) -> Figures:
-    """Compares the cells with their earlier editions. `scratch`: a folder to unpack these into."""
-    found = []
+    """Compares the cells with their earlier editions, and with other cells that have the same methods. `scratch`: a
+    folder to unpack editions into."""
+    found, current = [], []
     for cell in archives.measured(cells):
         archive, run = archives.archive(cell), RecordedRun(archives.unpacked(cell))
         later = edition_of(run, _commit_of(archive), file_digest(archive, WHOLE))
+        current.append((cell.name, run, later))
         for edition, folder in unpack_earlier(archive, cell.name, scratch):
             other = RecordedRun(folder)
             earlier = edition_of(other, edition.commit, edition.digest)
             rows = tuple(compared_rows(other, run))
             found.append(RerunCell(cell=cell.name, earlier=earlier, later=later, rows=rows))
+    current.sort(key=lambda each: each[2].measured)
+    for (before, other, earlier), (name, run, later) in combinations(current, 2):
+        rows = tuple(row for row in compared_rows(other, run) if row.problem != NO_ROW)
+        if any(row.method != BASELINE for row in rows):
+            found.append(RerunCell(cell=name, before=before, earlier=earlier, later=later, rows=rows))
     return Figures(cells=tuple(found))
 
 
@@ -160,13 +172,16 @@ def edition_of(run: RecordedRun, commit: str | None, digest: str) -> Edition:
     )  # fmt: skip
 
 
+NO_ROW = "the earlier edition has no row of this configuration"
+
+
 def compared_rows(earlier: RecordedRun, later: RecordedRun) -> Iterator[ComparedRow]:
     """Yields how the editions of each method agree, by the comparison of `specbench bundle verify`."""
     before = rows_of_subsets(earlier.rows, ())
     for row in rows_of_subsets(later.rows, ()):
         other = next((each for each in before if is_same_configuration(each, row)), None)
         if other is None:
-            yield ComparedRow(method=row.method_name, problem="the earlier edition has no row of this configuration")
+            yield ComparedRow(method=row.method_name, problem=NO_ROW)
             continue
         found = compare_runs(MeasuredRow(other, earlier), MeasuredRow(row, later))
         yield ComparedRow(method=row.method_name, problem=found) if isinstance(found, str) else compared(row, found)
@@ -213,6 +228,10 @@ HEAD = """
 is that of [`specbench bundle verify`](../guide/bundles.md#measure-again): ratios are later ÷ earlier, paired by prompt,
 with E_n in parentheses (up to 1 they agree). `{command}` makes these figures from the archives.
 """
+SHARED = """
+Of cells that have measured the same method on the same prompts, the later one is compared with the earlier one, too:
+{pairs}.
+"""
 METRICS = ("speedup", "mean_acceptance_length", "tokens_per_second", "tokens_per_second_ar")
 
 
@@ -222,15 +241,21 @@ def reruns_part(archives: Archives, file: Path = FIGURES) -> str:
         return ""
     known = Figures.model_validate_json(file.read_text(encoding="utf-8")).cells
     by_name = {cell.name: cell for cell in CELLS}
-    current = [
-        each for each in known
-        if each.cell in by_name and (archive := archives.archive(by_name[each.cell])).is_file()
-        and file_digest(archive, WHOLE) == each.later.digest
-    ]  # fmt: skip
-    if not current:
+
+    def is_there(name: str, edition: Edition) -> bool:
+        archive = archives.archive(by_name[name]) if name in by_name else None
+        return archive is not None and archive.is_file() and file_digest(archive, WHOLE) == edition.digest
+
+    current = [each for each in known if is_there(each.cell, each.later)]
+    again = [each for each in current if each.before is None]
+    shared = [each for each in current if each.before is not None and is_there(each.before, each.earlier)]
+    if not again:
         return ""
-    parts = [HEAD.format(names=", ".join(dict.fromkeys(each.cell for each in current)), command=COMMAND)]
-    return "\n".join([*parts, *map(cell_part, current)])
+    parts = [HEAD.format(names=", ".join(dict.fromkeys(each.cell for each in again)), command=COMMAND)]
+    parts += map(cell_part, again)
+    if shared:
+        parts.append(SHARED.format(pairs="; ".join(f"{each.before} and {each.cell}" for each in shared)))
+    return "\n".join([*parts, *map(cell_part, shared)])
 
 
 def cell_part(found: RerunCell) -> str:
@@ -266,11 +291,15 @@ def editions(found: RerunCell) -> str:
     """Says when the editions were measured, and how fast AR was in each."""
     ends = [datetime.fromisoformat(each.measured) for each in (found.earlier, found.later)]
     hours = (ends[1] - ends[0]).total_seconds() / 3600
-    sides = [
-        f"{when:%Y-%m-%d %H:%M} UTC (commit {'none yet' if each.commit is None else each.commit[:8]}; AR "
-        f"{number(each.ar, 1)} tokens/s, in the last third {with_interval(each.ar_drift)} times those of the first)"
-        for when, each in zip(ends, (found.earlier, found.later), strict=True)
-    ]
+    sides = []
+    for when, each in zip(ends, (found.earlier, found.later), strict=True):
+        drift = f", in the last third {with_interval(each.ar_drift)} times those of the first"
+        sides.append(
+            f"{when:%Y-%m-%d %H:%M} UTC (commit {'none yet' if each.commit is None else each.commit[:8]}; AR "
+            f"{number(each.ar, 1)} tokens/s{'' if each.ar_drift.value is None else drift})"
+        )
+    if found.before is not None:
+        return f"**{found.before}** ended at {sides[0]}, **{found.cell}** {hours:.1f} hours later, at {sides[1]}."
     return f"**{found.cell}**: ended at {sides[0]}, and again {hours:.1f} hours later, at {sides[1]}."
 
 
@@ -307,8 +336,9 @@ def _speeds(rows: Sequence[ComparedRow]) -> Iterator[str]:
     )
     ratios = sorted(each.value for each in own if each.value is not None)
     if ratios and ar[0].value and all(0 < np.log(each) / np.log(ar[0].value) < 1 for each in ratios):
+        own_speeds = " to ".join(dict.fromkeys(f"{each:.2f}" for each in (ratios[0], ratios[-1])))
         yield (
-            f"The methods ran at {ratios[0]:.2f} to {ratios[-1]:.2f} times theirs: a step reads the target's weights "
+            f"The methods ran at {own_speeds} times theirs: a step reads the target's weights "
             "once for several tokens and does more beside it, so that it follows the memory less, which would move all "
             "speed-ups to the same side."
         )

@@ -257,9 +257,9 @@ def _environment(run: RecordedRun) -> Iterator[str]:
                 yield f"{RunFolder.IDENTITY}: device = {device:.100}, but {ENVIRONMENT} has only {told:.100}"
                 break
     for name, version in (settings.get("versions") or {}).items():
-        told = {str(found) for each in environments if (found := _package(each, name)) is not None}
-        if told and str(version) not in told:
-            known = ", ".join(sorted(told))
+        found = {str(each) for each in (_package(each, name) for each in environments) if each is not None}
+        if found and str(version) not in found:
+            known = ", ".join(sorted(found))
             yield f"{ENVIRONMENT}: {name} {known:.60}, but {RunFolder.IDENTITY} says {version!s:.60}"
 
 

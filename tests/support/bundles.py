@@ -67,9 +67,11 @@ def rewritten(bundle: Path, files: dict[str, bytes], to: Path) -> Path:
 
     if METADATA in files and not files[METADATA].startswith(b"[["):
         metadata = json.loads(files[METADATA])
-        for each in metadata["@graph"]:
-            if (content := files.get(each["@id"])) is not None and "sha256" in each:
-                each |= {"sha256": bytes_digest([content], WHOLE), "contentSize": str(len(content))}
+        others = [each for each in metadata["@graph"] if each["@type"] != "File"]
+        metadata["@graph"] = others + [
+            {"@id": name, "@type": "File", "sha256": bytes_digest([text], WHOLE), "contentSize": str(len(text))}
+            for name, text in files.items() if name not in (METADATA, MANIFEST)
+        ]  # fmt: skip
         files = files | {METADATA: json.dumps(metadata, ensure_ascii=False, indent=1).encode()}
     lines = (f"{bytes_digest([text], WHOLE)}  {name}\n" for name, text in files.items() if name != MANIFEST)
     files = files | {MANIFEST: "".join(lines).encode()}

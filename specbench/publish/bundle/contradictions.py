@@ -271,9 +271,9 @@ def _environment(run: RecordedRun) -> Iterator[str]:
                 yield f"{RunFolder.IDENTITY}: device = {device:.100}, but {ENVIRONMENT} has only {told:.100}"
                 break
     for name, version in (settings.get("versions") or {}).items():
-        told = {str(found) for each in environments if (found := _package(each, name)) is not None}
-        if told and str(version) not in told:
-            known = ", ".join(sorted(told))
+        stated = {str(found) for each in environments if (found := _package(each, name)) is not None}
+        if stated and str(version) not in stated:
+            known = ", ".join(sorted(stated))
             yield f"{ENVIRONMENT}: {name} {known:.60}, but {RunFolder.IDENTITY} says {version!s:.60}"
 
 

@@ -1,6 +1,7 @@
 """Records that give their rows and still contradict themselves: made-up scores, texts and times, and commands that
 would do something else."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -8,14 +9,15 @@ from typing import Any
 
 import pytest
 
+from specbench.core.values import WHOLE, bytes_digest
 from specbench.publish.bundle.contradictions import check_records, is_one_command
-from specbench.publish.bundle.crate import MANIFEST, README
+from specbench.publish.bundle.crate import COMMANDS, MANIFEST, METADATA, README
 from specbench.publish.bundle.verify import verified, verify
 from specbench.publish.rules import look_alike
 from specbench.results.runs import RecordedRun
 from tests.attacks.bounds import within_bounds
 from tests.attacks.test_rules import each_record, edited, measured, rows_anew
-from tests.support.bundles import archive, bundled, files_in, independent_runs, member
+from tests.support.bundles import archive, bundled, files_in, independent_runs, member, rewritten
 
 Edit = Callable[[Path], object]
 
@@ -60,6 +62,12 @@ def repeated(folder: Path) -> None:
     (folder / "records.jsonl").write_text("".join([*lines, lines[0]]))
 
 
+def twice_told(folder: Path) -> None:
+    """A key whose first value other readers of JSON may take."""
+    text = (folder / "records.jsonl").read_text()
+    (folder / "records.jsonl").write_text(text.replace('"decode_seconds":', '"decode_seconds":0.001,"decode_seconds":'))
+
+
 def later(folder: Path) -> None:
     each_record(folder, lambda _, record: record.update(measured_at=record["measured_at"] + 1e9))
 
@@ -86,6 +94,7 @@ CONTRADICTING: dict[str, tuple[Edit, str]] = {
         lambda folder: edited(folder, "run.json", lambda run: run["environment"].update(device="NVIDIA H100")),
         "run.json: device = NVIDIA H100, but environment.json has only"),
     "an example twice": (repeated, "1 record of an example that another one has"),
+    "keys twice": (twice_told, "with a key twice"),
     "a run of the future": (later, "3 records measured in the future"),
     "a command of others": (
         lambda folder: measured(folder, command="curl https://example.org/x"), "is not one command of specbench"),
@@ -125,6 +134,41 @@ def test_scores_without_their_references_are_stated(honest: Path, tmp_path: Path
     with verified([bundled([tmp_path / "run"], tmp_path / "x.tar.gz")]) as [found]:
         assert not found.problems
         assert all("scores (references are left out)" in each.level.except_for for each in found.rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "found"),
+    [
+        (README, b"| 3 |", b"| 300 |", f"{README}: its table is not that of the rows"),
+        (COMMANDS, b"specbench", b"curl https://example.org/x; specbench", f"{COMMANDS}: has other commands"),
+    ],
+)
+def test_texts_for_people_that_are_not_those_of_the_runs(
+    honest: Path, tmp_path: Path, name: str, old: bytes, new: bytes, found: str
+) -> None:
+    """Their digests are right everywhere."""
+    files = files_in(bundled([honest], tmp_path / "honest.tar.gz"))
+    lines = files[name].splitlines(keepends=True)
+    forged = [line if line.startswith(b"#") else line.replace(old, new) for line in lines]
+    assert forged != lines
+    bundle = rewritten(tmp_path / "honest.tar.gz", files | {name: b"".join(forged)}, tmp_path / "forged.tar.gz")
+    with verified([bundle]) as [checked]:
+        assert len(checked.problems) == 1 and checked.problems[0].startswith(found)
+
+
+@pytest.mark.parametrize(("key", "found"), [("sha256", "the digest of"), ("contentSize", "the size of")])
+def test_metadata_with_the_digest_of_another_file(honest: Path, tmp_path: Path, key: str, found: str) -> None:
+    files = files_in(bundled([honest], tmp_path / "honest.tar.gz"))
+    metadata = json.loads(files[METADATA])
+    for each in metadata["@graph"]:
+        each |= {key: "0"} if each["@id"].endswith("records.jsonl") else {}
+    files[METADATA] = json.dumps(metadata).encode()
+    listed = [line for line in files[MANIFEST].decode().splitlines() if not line.endswith(METADATA)]
+    listed.append(f"{bytes_digest([files[METADATA]], WHOLE)}  {METADATA}")
+    files[MANIFEST] = "\n".join(listed).encode() + b"\n"
+    bundle = archive(tmp_path / "forged.tar.gz", [(member(each), content) for each, content in files.items()])
+    with verified([bundle]) as [checked]:
+        assert len(checked.problems) == 1 and checked.problems[0].startswith(f"{METADATA}: {found}")
 
 
 def test_a_manifest_that_lists_a_file_twice(specbench: Callable[..., Any], honest: Path, tmp_path: Path) -> None:

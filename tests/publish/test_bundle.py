@@ -251,7 +251,7 @@ def test_a_signature_says_who(bundle: Path, key: Path, tmp_path: Path) -> None:
     other.write_text(allowed.read_text().replace("specbench-bundle", "git"))
     assert levels([mine], other) == ["recomputed"] * 2, "a key for other things"
     files = files_in(mine)
-    rewritten(mine, files | {crate.README: b"# Another\n"}, mine)
+    rewritten(mine, files | {crate.README: files[crate.README] + b"\nMore.\n"}, mine)
     assert levels([mine], allowed) == ["recomputed"] * 2, "the bytes changed after it was signed"
 
 

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import json
 import tarfile
 from pathlib import Path
 
@@ -60,10 +61,18 @@ def files_in(bundle: Path) -> dict[str, bytes]:
 
 
 def rewritten(bundle: Path, files: dict[str, bytes], to: Path) -> Path:
-    """A bundle of other files, with a list of digests that fits."""
+    """A bundle of other files, with metadata and a list of digests that fit."""
     from specbench.core.values import WHOLE, bytes_digest
-    from specbench.publish.bundle.crate import MANIFEST
+    from specbench.publish.bundle.crate import MANIFEST, METADATA
 
+    if METADATA in files and not files[METADATA].startswith(b"[["):
+        metadata = json.loads(files[METADATA])
+        others = [each for each in metadata["@graph"] if each["@type"] != "File"]
+        metadata["@graph"] = others + [
+            {"@id": name, "@type": "File", "sha256": bytes_digest([text], WHOLE), "contentSize": str(len(text))}
+            for name, text in files.items() if name not in (METADATA, MANIFEST)
+        ]  # fmt: skip
+        files = files | {METADATA: json.dumps(metadata, ensure_ascii=False, indent=1).encode()}
     lines = (f"{bytes_digest([text], WHOLE)}  {name}\n" for name, text in files.items() if name != MANIFEST)
     files = files | {MANIFEST: "".join(lines).encode()}
     return archive(to, [(member(name), content) for name, content in files.items()])

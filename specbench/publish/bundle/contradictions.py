@@ -6,6 +6,7 @@ and with the clock, by which each record says when it ended. All lines of the re
 """
 
 import ast
+import json
 import math
 import re
 import shlex
@@ -50,8 +51,9 @@ def check_records(run: RecordedRun, now: float | None = None) -> Checked:
     """Reads the records of a run once more, and returns what they contradict. `now`: the Unix time; by default that of
     this machine's clock. Raises ConfigError for records that cannot be read."""
     found = _Found(run, time.time() if now is None else now)
-    for record in RecordFile(run.path / RECORDS).stream():
+    for _, line, record in RecordFile(run.path / RECORDS).located():
         found.add(record)
+        found.add_keys(record, line)
     return Checked([*found.problems(), *_environment(run), *_commands(run)], found.has_texts, list(found.unscored))
 
 
@@ -113,6 +115,18 @@ class _Found:
             return
         self._add_texts(record)
         self._add_scores(record)
+
+    def add_keys(self, record: Record, line: bytes) -> None:
+        """Other readers of JSON may take the first of two equal keys, where this one takes the last."""
+        twice: list[str] = []
+
+        def note(pairs: list[tuple[str, Any]]) -> None:
+            if len(keys := Counter(key for key, _ in pairs)) < len(pairs):
+                twice.append(keys.most_common(1)[0][0])
+
+        json.loads(line, object_pairs_hook=note)
+        if twice:
+            self._tell("record", "with a key twice", f"{record.name}: {twice[0]!r:.60}")
 
     def _tell(self, noun: str, words: str, place: str) -> None:
         self._number[noun, words] += 1

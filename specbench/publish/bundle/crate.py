@@ -6,6 +6,7 @@ RO-Crate 1.2 (https://w3id.org/ro/crate/1.2) is JSON-LD: a flat list of entities
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,24 @@ def problems_of(folder: Path) -> list[str]:
         found.append(f"{METADATA}: its descriptor conforms to no RO-Crate 1")
     if descriptor.get("about") != {"@id": "./"}:
         found.append(f"{METADATA}: its descriptor is not about the root")
+    return found + _digest_problems(folder, by_id)
+
+
+def _digest_problems(folder: Path, by_id: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Returns a line for each file whose digest or size in the metadata is not that of the list of digests, which is
+    compared with the files themselves."""
+    try:
+        lines = bounded.read_text(folder / MANIFEST, "ask for a whole bundle").splitlines()
+    except ConfigError:
+        return []
+    known = {name: digest for digest, _, name in (line.partition("  ") for line in lines) if name != METADATA}
+    stated = {name: each for name, each in by_id.items() if each.get("@type") == "File"}
+    found = [f"{METADATA}: has no file {name!r:.100}" for name in known if name not in stated]
+    for name, entity in stated.items():
+        if name not in known or entity.get("sha256") != known[name]:
+            found.append(f"{METADATA}: the digest of {name!r:.100} is not the one of {MANIFEST}")
+        elif (folder / name).is_file() and entity.get("contentSize") != str((folder / name).stat().st_size):
+            found.append(f"{METADATA}: the size of {name!r:.100} is not that of the file")
     return found
 
 
@@ -255,10 +274,7 @@ def readme(about: About, runs: Sequence[BundledRun], file: str, has_texts: bool)
         for run in runs for each in run.measurements for part in each.subsets
     )  # fmt: skip
     versions = ", ".join(f"{name} {version}" for name, version in rows[0].versions.items() if version)
-    table = [
-        f"| {without_digest(row.task)} | {row.subset} | {row.shown_method} | {number(row.metric('speedup'), 2)} | "
-        f"{number(row.metric('mean_acceptance_length'), 2)} | {row.n} |" for row in rows if not row.level
-    ]  # fmt: skip
+    table = _table(rows)
     left_out = "" if has_texts else WITHOUT_TEXTS
     licence = f"Licence: {about.licence}." if about.licence else "No licence is stated: ask before you use it further."
     authors = ", ".join(each.name for each in about.authors)
@@ -294,8 +310,7 @@ flags, the driver and the state of the source are {packages}. A bundle of your o
 
 ## The rows
 
-| task | subset | method | speed-up | τ | n |
-|---|---|---|---|---|---|
+{TABLE_HEAD}
 {chr(10).join(table)}
 
 Intervals, conditions and warnings are in `runs/*/leaderboard.json`.
@@ -310,6 +325,32 @@ Intervals, conditions and warnings are in `runs/*/leaderboard.json`.
 
 {licence}
 {cites}"""
+
+
+TABLE_HEAD = "| task | subset | method | speed-up | τ | n |\n|---|---|---|---|---|---|"
+
+
+def _table(rows: Sequence[Row]) -> list[str]:
+    return [
+        f"| {without_digest(row.task)} | {row.subset} | {row.shown_method} | {number(row.metric('speedup'), 2)} | "
+        f"{number(row.metric('mean_acceptance_length'), 2)} | {row.n} |" for row in rows if not row.level
+    ]  # fmt: skip
+
+
+def unlike_runs(folder: Path, rows: Sequence[Row], measurements: Sequence[Measurement]) -> list[str]:
+    """Returns a line for each text of an unpacked bundle that tells people something else than its runs: the commands,
+    and the table of the README. Absent files are told elsewhere."""
+    found = []
+    with suppress(ConfigError):
+        lines = bounded.read_text(folder / COMMANDS, "ask for a whole bundle").splitlines()
+        stated = [line for line in lines if line and not line.startswith("#")]
+        if stated != [" ".join(each.command.splitlines()) for each in measurements]:
+            found.append(f"{COMMANDS}: has other commands than {MEASUREMENTS_FILE} of the runs")
+    with suppress(ConfigError):
+        _, head, below = bounded.read_text(folder / README, "ask for a whole bundle").partition(f"{TABLE_HEAD}\n")
+        if head and below.partition("\n\n")[0].splitlines() != _table(rows):
+            found.append(f"{README}: its table is not that of the rows ({ROWS})")
+    return found
 
 
 WITHOUT_TEXTS = """

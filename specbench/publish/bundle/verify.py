@@ -148,6 +148,10 @@ def _checked(
         raise ConfigError(f"{file}: has no runs: give a bundle that `specbench bundle` made")
     checked = [_checked_run(folder / "runs" / name, present) for name, present in runs.items()]
     problems += [f"{run.name}: {line}" for run in checked for line in run.checked.problems]
+    sound = [run for run in checked if run.problem is None]
+    if len(sound) == len(checked):
+        rows = [each.row for run in sound for each in run.rows]
+        problems += crate.unlike_runs(folder, rows, [each for run in sound for each in run.run.measurements])
     licence, identifier = crate.stated_in(folder)
     return CheckedBundle(
         file, checked, problems, licence, identifier, signer, about_signature, len(names), crate.CITATION in names,

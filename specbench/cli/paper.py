@@ -39,7 +39,7 @@ def plot(
             metavar="KIND",
             help="methods, positions, costs, frontier, load, map, languages, or sweep.",
             autocompletion=kinds,
-        ),  # fmt: skip
+        ),
     ],
     sources: Sources,
     output: Annotated[Path, path_option(help="File of the figure, such as speed.pdf; its data go to speed.csv.")],

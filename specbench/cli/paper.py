@@ -25,10 +25,21 @@ Names = Annotated[
 ]
 
 
+def kinds(incomplete: str) -> list[str]:
+    """Returns what completes the kind of a figure, for a shell."""
+    from specbench.publish.paper.figures import KINDS
+
+    return [kind for kind in KINDS if kind.startswith(incomplete)]
+
+
 def plot(
     kind: Annotated[
         str,
-        typer.Argument(metavar="KIND", help="methods, positions, costs, frontier, load, map, languages, or sweep."),
+        typer.Argument(
+            metavar="KIND",
+            help="methods, positions, costs, frontier, load, map, languages, or sweep.",
+            autocompletion=kinds,
+        ),
     ],
     sources: Sources,
     output: Annotated[Path, path_option(help="File of the figure, such as speed.pdf; its data go to speed.csv.")],

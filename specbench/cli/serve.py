@@ -35,7 +35,7 @@ def serve_llama_cpp(
     """Start llama.cpp servers of a GGUF file until Ctrl-C, and write the file that names them.
 
     ar decodes without speculation, draft with the draft model, ngram with copies of earlier n-grams. They run in this
-    process, by xllamacpp (extra `[llama-cpp]`), so that no engine has to be installed.
+    process, by xllamacpp (extra `llama-cpp`), so that no engine has to be installed.
     """
     from specbench.integrations.served.llama_cpp import Serving
     from specbench.models.machine import environment

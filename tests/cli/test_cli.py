@@ -368,6 +368,7 @@ def test_a_shell_completes_commands_and_the_last_of_several_names(
     assert completed("specbench run --task mgs") == ["mgsm"]
     assert completed("specbench run --task mgsm --method fsd,sli") == []
     assert "fsd,slem" in completed("specbench run --task mgsm --method fsd,sl")
+    assert completed("specbench plot l") == ["load", "languages"]
 
 
 def test_validate_prints_all_problems_of_a_file(specbench: Specbench, tmp_path: Path) -> None:

@@ -344,6 +344,30 @@ def test_six_methods_on_five_tasks_fit_into_a_column(tmp_path: Path) -> None:
         assert first.get_ylim()[0] < low
 
 
+def test_groups_of_as_many_marks_are_as_wide_unless_a_name_needs_more() -> None:
+    from specbench.publish.paper.render import _settings, figure_of
+
+    def drawn(names: tuple[str, ...], width: float) -> tuple[Any, float, float]:
+        """Returns the axes, and how far the line between two groups is from the middle of each."""
+        value = Estimate(value=1.0, low=0.9, high=1.1)
+        marks = tuple(Mark(each, name, value, 30) for name in names for each in ("sd", "pld", "fsd"))
+        with _settings("png"):
+            figure = figure_of(Drawing((Panel("", "task", "speed-up", "speedup", marks),), "task", "n", []), width)
+            figure.draw_without_rendering()
+        (axes,) = figure.axes
+        (line,) = (line.get_xdata()[0] for line in axes.lines if line.get_color() == "#cccccc")
+        first, second = axes.get_xticks()
+        return axes, line - first, second - line
+
+    for width in (3.25, 5.5, 6.75):
+        _, left, right = drawn(("mt", "humaneval"), width)
+        assert left == pytest.approx(right), width
+    axes, left, right = drawn(("mt", "multilingual_translation_of_text"), 3.25)
+    assert left < right
+    first, second = (label.get_window_extent() for label in axes.get_xticklabels())
+    assert first.x1 < second.x0 and second.x1 < axes.figure.bbox.x1
+
+
 @pytest.mark.slow
 def test_another_process_writes_the_same_bytes(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")

@@ -143,7 +143,11 @@ def test_the_top_of_a_page_says_what_was_measured(made, tmp_path):
         assert "demonstration" not in top
     write(tmp_path / "board.json", [row.model_copy(update={"target": "embedded:target"}) for row in rows[:5]])
     build([tmp_path / "board.json"], tmp_path / "site", "Title")
-    assert all("embedded demonstration models" in page for page in all_pages(tmp_path / "site").values())
+    assert all("<dd>embedded demonstration models" in page for page in all_pages(tmp_path / "site").values())
+    write(tmp_path / "board.json", [rows[0], *(r.model_copy(update={"target": "embedded:target"}) for r in rows[1:5])])
+    build([tmp_path / "board.json"], tmp_path / "mixed", "Title")
+    index = (tmp_path / "mixed" / "index.html").read_text()
+    assert "<dd>4 of 5 rows are of embedded demonstration models" in index, "the others are of other models"
 
 
 def test_a_tab_without_content_is_left_out(made, tmp_path):

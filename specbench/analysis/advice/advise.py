@@ -87,7 +87,9 @@ class Way(FilePart):
     @property
     def name(self) -> str:
         length = "" if self.method == "ar" else f", γ {self.num_draft_tokens}"
-        return f"{self.method}{length}, {self.precision}{'' if self.engine == 'eager' else f', {self.engine}'}"
+        where = [self.precision, self.engine]
+        told = [text for text in where if text not in ("as served", "eager")]  # the engine's name says `served`
+        return f"{self.method}{length}, {', '.join(told)}"
 
     @property
     def name_under_load(self) -> str:
@@ -144,9 +146,13 @@ def advise(
     """
     if goal not in GOALS:
         raise ConfigError(f"--goal {goal}: {nearest(goal, GOALS)}")
-    for own, option, given in (("cost", "--price-per-hour", price_per_hour), ("goodput", "--slo", limits)):
+    needed = (
+        ("cost", "--price-per-hour", price_per_hour, "DOLLARS, the price of the machine"),
+        ("goodput", "--slo", limits, "with limits in seconds, such as --slo ttft=0.5,tpot=0.05"),
+    )
+    for own, option, given, how in needed:
         if goal == own and given is None:
-            raise ConfigError(f"--goal {goal}: give {option}")
+            raise ConfigError(f"--goal {goal}: give {option} {how}")
         if goal != own and given is not None:
             raise ConfigError(f"{option}: has no effect with --goal {goal}: give --goal {own}")
     reads_loads = goal not in ("latency", "energy")

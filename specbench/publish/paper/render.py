@@ -2,6 +2,7 @@
 
 import io
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -47,6 +48,7 @@ METADATA = {
 }  # fmt: skip
 GAP = 1.2  # slots between categories
 SLOT = 0.07  # inches beside each other that a mark of a category needs
+BESIDE_AXES = 0.6  # inches of a figure's width that are left and right of its axes
 PANEL = 1.5  # inches that a panel of a grid needs
 HEIGHTS = {"categories": 1.0, "share": 0.75, "map": 0.34}  # of axes: inches, of their width, inches of a line
 WIDE = ("categories", "map")  # the panels that are as wide as the figure
@@ -184,7 +186,10 @@ def _rows_of_panels(panels: Sequence[Panel], width: float) -> list[list[Panel]]:
     lines: list[list[Panel]] = []
     for is_wide, group in groupby(panels, lambda panel: panel.scale in WIDE):
         if is_wide:
-            parts = [_parts(panel, (width - 0.6) / SLOT) if panel.scale == "categories" else [panel] for panel in group]
+            parts = [
+                _parts(panel, (width - BESIDE_AXES) / SLOT) if panel.scale == "categories" else [panel]
+                for panel in group
+            ]
             lines += [[part] for part in chain.from_iterable(parts)]
             continue
         units: list[list[Panel]] = []  # panels that stand beside each other
@@ -203,7 +208,7 @@ def _rows_of_panels(panels: Sequence[Panel], width: float) -> list[list[Panel]]:
 def _parts(panel: Panel, most_slots: float) -> list[Panel]:
     """Returns a panel of categories in parts of so many marks, of about equally many categories each."""
     by_category = {name: [mark for mark in panel.marks if mark.x == name] for name in panel.categories}
-    sizes = [_slots(panel, name) + GAP for name in by_category]
+    sizes = [slots + GAP for slots in _slots(panel, SLOT)]
     for num_parts in range(1, len(sizes) + 1):
         parts = np.array_split(np.arange(len(sizes)), num_parts)
         if max(sum(sizes[place] for place in part) for part in parts) <= most_slots:
@@ -242,7 +247,7 @@ def _draw(
         _draw_map(panel, axes, shown)
         return
     by_series = {name: [mark for mark in panel.marks if mark.series == name] for name in styles}
-    places = _places(panel)
+    places = _places(panel, axes.figure.get_figwidth())
     if panel.front:
         xs, ys = zip(*panel.front, strict=True)
         drawstyle = "steps-post" if panel.less_is_better else "steps-pre"
@@ -318,12 +323,28 @@ def _draw_map(panel: Panel, axes: Any, shown: Callable[[str], str]) -> None:
     axes.set_ylabel(shown(panel.y_label))
 
 
-def _slots(panel: Panel, name: str) -> float:
-    """Returns the slots of a category: one for each mark, and as many as the longest word of its name needs."""
+def _slots(panel: Panel, slot: float) -> list[float]:
+    """Returns the slots, of so many inches, of each category: one for each mark, and as many as the longest word of its
+    name needs."""
     if panel.names_its_series:
-        return 1.0
-    longest = max(map(len, name.split()), default=0)
-    return max(sum(mark.x == name for mark in panel.marks), longest * CHARACTER / 72 / SLOT)
+        return [1.0] * len(panel.categories)
+    num_marks = Counter(str(mark.x) for mark in panel.marks)
+    return [max(num_marks[name], _longest_word(name) / slot) for name in panel.categories]
+
+
+def _longest_word(name: str) -> float:
+    """Returns the inches of the longest word of a category's name."""
+    return max(map(len, name.split()), default=0) * CHARACTER / 72
+
+
+def _slot(panel: Panel, width: float) -> float:
+    """Returns the inches of a slot if the categories fill a figure of this width: the wider it is, the fewer of them a
+    name needs."""
+    num_marks = Counter(str(mark.x) for mark in panel.marks)
+    # Between the widths at which a name begins to need no more slots than its marks, what is filled is linear.
+    bends = sorted({SLOT, width, *(_longest_word(name) / num for name, num in num_marks.items())} - {0.0})
+    filled = [slot * sum(slots + GAP for slots in _slots(panel, slot)) for slot in bends]
+    return max(SLOT, float(np.interp(width - BESIDE_AXES, filled, bends)))
 
 
 def _share_limits(drawn: Sequence[tuple[Panel, Any]]) -> None:
@@ -338,17 +359,17 @@ def _share_limits(drawn: Sequence[tuple[Panel, Any]]) -> None:
             axes.tick_params(labelleft=bool(axes.get_ylabel()))
 
 
-def _places(panel: Panel) -> dict[int, float]:
-    """Returns x of each mark: categories side by side with a gap between them, and numbers moved apart a little if
-    several series have a mark there."""
+def _places(panel: Panel, width: float) -> dict[int, float]:
+    """Returns x of each mark in a figure of this width: categories side by side with a gap between them, and numbers
+    moved apart a little if several series have a mark there."""
     if panel.scale == "categories":
         places: dict[int, float] = {}
         begin = 0.0
-        for name in panel.categories:
+        for name, slots in zip(panel.categories, _slots(panel, _slot(panel, width)), strict=True):
             marks = [mark for mark in panel.marks if mark.x == name]
-            middle = begin + _slots(panel, name) / 2
+            middle = begin + slots / 2
             places |= {id(mark): middle + place - (len(marks) - 1) / 2 for place, mark in enumerate(marks)}
-            begin += _slots(panel, name) + GAP
+            begin += slots + GAP
         return places
     series = list(dict.fromkeys(mark.series for mark in panel.marks))
     xs = sorted({float(mark.x) for mark in panel.marks})
@@ -366,9 +387,11 @@ def _scale(panel: Panel, axes: Any, shown: Callable[[str], str]) -> None:
     axes.grid(axis="y", color="#dddddd", linewidth=0.4, zorder=0)
     axes.set_axisbelow(True)
     if panel.scale == "categories":
-        slots = np.array([_slots(panel, name) for name in panel.categories])
+        slot = _slot(panel, axes.figure.get_figwidth())
+        slots = np.array(_slots(panel, slot))
         ends = np.cumsum(slots + GAP) - GAP
-        most = np.maximum(MOST_CHARACTERS, slots * SLOT * 72 / CHARACTER).astype(int)
+        # Half a character more: the slots of a word are those of its characters, but for rounding.
+        most = np.maximum(MOST_CHARACTERS, slots * slot * 72 / CHARACTER + 0.5).astype(int)
         labels = [_wrapped(name, number, shown) for name, number in zip(panel.categories, most, strict=True)]
         axes.set_xticks(ends - slots / 2, labels)
         axes.set_xlim(-GAP / 2, ends[-1] + GAP / 2)

@@ -221,8 +221,10 @@ def measured_models(rows: Sequence[Row], most_named: int = MOST_NAMED) -> list[t
             lines.append((name, str(len(different))))
         elif different:
             lines.append((name, ", ".join(different[:most_named]) + more))
-    if any(row.target.startswith(EMBEDDED) for row in rows):
-        lines.append(("models", DEMONSTRATION))
+    num_embedded = sum(row.target.startswith(EMBEDDED) for row in rows)
+    if num_embedded:
+        some = "" if num_embedded == len(rows) else f"{num_embedded} of {len(rows)} rows are of "
+        lines.append(("models", some + DEMONSTRATION))
     return lines
 
 

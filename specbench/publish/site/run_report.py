@@ -123,11 +123,12 @@ def write_report(path: Path, run: RecordedRun, shown: ShownRun | None) -> None:
 
 
 def headline_table(rows: Sequence[Row]) -> Table:
-    """Returns a table of one task, over all its subsets: a line per method. `rows`: the baseline first."""
+    """Returns a table of one task, over all its subsets: a line per method, its speed-up first, since a phone shows two
+    or three columns. `rows`: the baseline first."""
     baseline = rows[0]
     speedup = RowColumn("speed-up\n95 % interval", True, cell=lambda row: marked_speedup(row, baseline))
     columns = [
-        METHOD, N, NUM_DRAFT_TOKENS, acceptance_column(rows), LENGTH, COST, SPEED, speedup, EXPECTED_SPEEDUP,
+        METHOD, speedup, N, NUM_DRAFT_TOKENS, acceptance_column(rows), LENGTH, COST, SPEED, EXPECTED_SPEEDUP,
         score_pair_column(rows), VERDICT,
     ]  # fmt: skip
     caption = [

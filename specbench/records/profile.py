@@ -215,7 +215,8 @@ class Profile(FilePart):
         """Returns the only entry with this id or method name. Raises ConfigError."""
         found = self.entries_of(name)
         if len(found) > 1:
-            raise ConfigError(f"has several entries: give one as entry: {', '.join(each.id for each in found)}")
+            ids = ", ".join(each.id for each in found)
+            raise ConfigError(f"has several entries: give one as `entry` (on the command line --entry): {ids}")
         return found[0]
 
 

@@ -187,7 +187,10 @@ def test_runs_of_one_condition_are_one_entry_and_a_run_named_twice_counts_once(b
         (["BOARD:sd", "--export", "vlm"], "--export vlm: did you mean 'vllm'?"),
         (["BOARD:sd", "--export", "vllm", "--lengths", "x"], "--lengths x: give numbers"),
         (["BOARD:sd", "--export", "vllm", "--json"], "--json: has no effect with --export"),
-        (["BOARD:1", "BOARD:5", "--export", "vllm"], "has several entries: give one as entry: sd-k5, pld-k10"),
+        (
+            ["BOARD:1", "BOARD:5", "--export", "vllm"],
+            "has several entries: give one as `entry` (on the command line --entry): sd-k5, pld-k10",
+        ),
         (["BOARD:5", "--export", "vllm", "--entry", "pdl"], "has no entry 'pdl': did you mean 'pld'?"),
     ],
 )

@@ -25,9 +25,16 @@ def is_local(name: str, *, needs_config: bool = True) -> bool:
     if not (name.startswith((".", "/", "~")) or name.count("/") > 1 or path.exists()):
         return False
     if not path.is_dir():
+        file, colon, kind = name.rpartition(":")
+        if colon and Path(file).is_file():
+            raise ConfigError(
+                f"'{name}': {file} is one file: leave out ':{kind}', which chooses a file of a repository"
+            )
         content = "config.json" if needs_config else "a tokenizer"
         raise ConfigError(f"model folder '{name}' does not exist; give a folder with {content}, or a hub id")
     if needs_config and not (path / "config.json").is_file():
+        if (path / "run.json").is_file():
+            raise ConfigError(f"'{name}' is the folder of a run, not of a model: `specbench report {name}` shows it")
         raise ConfigError(f"model folder '{name}' has no config.json; give a Hugging Face checkpoint folder")
     return True
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain, groupby, product
+from math import floor
 from pathlib import Path
 
 import torch
@@ -574,7 +575,8 @@ def load_lines(device: str) -> Iterator[str]:
     if load + num_threads > num_cores + SPARE:
         yield (
             f"warning: this machine is busy: other programs use {load:.1f} of its {num_cores} CPU cores, and this one "
-            f"needs {num_threads}: speeds will be too low and their intervals wide"
+            f"needs {num_threads}: speeds will be too low, those of llama.cpp many times, and their intervals wide: "
+            f"end the other programs, or give --threads {max(1, floor(num_cores - load))}"
         )
     if number := num_gpu_processes(device):
         yield (

@@ -234,6 +234,8 @@ def test_without_the_hub_the_local_cache_is_read(tmp_path: Path, monkeypatch: py
     [
         ("./nothere", None, r"model folder './nothere' does not exist"),
         ("empty", None, "model folder 'empty' has no config.json"),
+        ("run", None, "'run' is the folder of a run, not of a model: `specbench report run` shows it"),
+        ("./one.gguf:Q8_0", None, "'./one.gguf:Q8_0': ./one.gguf is one file: leave out ':Q8_0'"),
         ("head", "v1", "is not on the hub: leave out drafter.revision"),
         ("embedded:target", "v1", "is not on the hub: leave out drafter.revision"),
     ],
@@ -242,7 +244,10 @@ def test_names_that_are_refused(
     name: str, revision: str | None, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty").mkdir()
+    for folder in ("empty", "run"):
+        (tmp_path / folder).mkdir()
+    for file in ("run/run.json", "one.gguf"):
+        (tmp_path / file).touch()
     save_head(tmp_path / "head", EAGLE3, eagle3_tensors())
     with pytest.raises(ConfigError, match=rf"^drafter\.path = '{name}': {message}"):
         read_checkpoint(name, revision)

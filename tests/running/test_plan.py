@@ -98,6 +98,7 @@ def test_a_line_comes_where_cores_are_missing(cpu: pytest.MonkeyPatch, load: flo
     assert len(lines) == is_busy
     if lines:
         assert f"other programs use {load:.1f} of its 4 CPU cores, and this one needs 2:" in lines[0]
+        assert lines[0].endswith("give --threads 1")
 
 
 def test_workers_that_share_a_machine_are_no_other_programs(cpu: pytest.MonkeyPatch) -> None:

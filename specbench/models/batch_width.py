@@ -152,7 +152,13 @@ class BatchWidth(FilePart):
     @property
     def is_independent(self) -> bool:
         """Whether every row of every width equals that of single passes, bit for bit."""
-        return all(each.num_equal == each.num_positions for each in self.changes)
+        return _are_equal(self.changes)
+
+    @property
+    def methods_are_equal(self) -> bool:
+        """Whether that is so in passes as methods make them, which read no whole answer at once."""
+        kept = _without_prompts(self.changes)
+        return bool(kept) and _are_equal(kept)
 
     def is_wrong(self, change: WidthChange) -> bool:
         """Whether more than a few rows are farther from both other readings of the same text than rounding explains.
@@ -204,6 +210,10 @@ class BatchWidth(FilePart):
 
     def _tolerance(self, used: Sequence[WidthChange]) -> float:
         return max(SAFETY * max((each.max_gap_change for each in used), default=0.0), ULPS * self.rounding)
+
+
+def _are_equal(changes: Sequence[WidthChange]) -> bool:
+    return all(each.num_equal == each.num_positions for each in changes)
 
 
 def _without_prompts(changes: Sequence[WidthChange]) -> list[WidthChange]:

@@ -31,6 +31,7 @@ from specbench.analysis.audit.report import (
     MethodVerdict,
     SampleTest,
     p_text,
+    width_caption,
     width_table,
 )
 from specbench.core.errors import ConfigError
@@ -686,6 +687,33 @@ def test_wrong_passes_are_shown(shift: float, sibling_change: float, said: str) 
     right = width.model_copy(update={"changes": (prompt,), "sibling_change": None})
     shown = " ".join(width_table(report.model_copy(update={"batch_width": right})).caption)
     assert "WRONG" not in shown and "draft trees" not in shown
+
+
+@pytest.mark.parametrize(
+    ("num_kept", "num_whole", "said"),
+    [
+        (4, 4, "the target does not depend on the width of a pass: greedy outputs of a lossless method equal AR's"),
+        (4, 1, "passes as methods make them do not depend on their width: greedy outputs of a lossless method equal "
+         "AR's. Only one pass over a whole answer rounds otherwise: gaps between logits change by up to 2"),
+        (1, 4, "the target depends on the width of a pass: gaps between logits change by up to 2. So a lossless method "
+         "may write another token than AR"),
+    ],
+)  # fmt: skip
+def test_what_the_width_means_for_methods_is_told(num_kept: int, num_whole: int, said: str) -> None:
+    kept = WidthChange(
+        compared="kept", width=3, num_positions=4, num_equal=num_kept, median_change=1.0, max_change=2.0,
+        max_gap_change=2.0, flip_gaps=(), total_variation=None, divergence=None, shift=1e-5,
+    )  # fmt: skip
+    whole = kept.model_copy(update={"compared": "prompt", "width": 8, "num_equal": num_whole})
+    width = BatchWidth(
+        num_prompts=1, num_positions=4, num_changed=0, mean_square_change=0.0, rounding=1e-6,
+        prefixes={"short": (3, 6)}, changes=(kept, whole), max_shift=1e-3,
+    )  # fmt: skip
+    report = AuditReport.model_construct(
+        task="mgsm", subsets=["en"], target="org/target", dtype="float32", device="cpu", engine="eager",
+        reference="target", pass_width=None, batch_width=width,
+    )  # fmt: skip
+    assert said in list(width_caption(report, width))[-1]
 
 
 def test_all_says_what_could_not_be_run(call: Specbench) -> None:

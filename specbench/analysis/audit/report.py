@@ -316,13 +316,21 @@ def width_caption(report: AuditReport, width: BatchWidth) -> Iterator[str]:
         }[width.trust(trees[0].width).trees]
     if width.is_independent:
         yield "the target does not depend on the width of a pass: greedy outputs of a lossless method equal AR's"
-    else:
+        return
+    change = f"gaps between logits change by up to {noise.max_gap_change:.2g}"
+    if width.methods_are_equal:
         yield (
-            "the target depends on the width of a pass: gaps between logits change by up to "
-            f"{noise.max_gap_change:.2g}, and AR writes another token on {width.num_changed} of "
-            f"{counted(width.num_prompts, 'prompt')}. Twice that change, {noise.tolerance:.2g}, is what the width "
-            "explains of a difference from AR"
+            "passes as methods make them do not depend on their width: greedy outputs of a lossless method equal AR's. "
+            f"Only one pass over a whole answer rounds otherwise: {change}"
         )
+        return
+    kept = "" if noise.kept_tolerance is None else f" ({noise.kept_tolerance:.2g} without passes over a whole answer)"
+    yield (
+        f"the target depends on the width of a pass: {change}. So a lossless method may write another token than AR "
+        f"where two are nearly tied; AR itself would, read in these passes, on {width.num_changed} of "
+        f"{counted(width.num_prompts, 'prompt')}. Twice that change, {noise.tolerance:.2g}{kept}, is what the width "
+        "explains of a difference from AR"
+    )
 
 
 def cells(verdict: MethodVerdict) -> list[str]:

@@ -90,9 +90,12 @@ def sentences(advice: Advice) -> Iterator[str]:
     yield f"best for {advice.goal}: {told(best, advice)}"
     if best.method == "ar":
         yield "that is plain decoding, ahead of every method that was measured"
-    alike = [way.name_under_load for way in advice.ranked[1:] if way.ratio.high is None or way.ratio.high >= 1]
+    alike = [way.name_under_load for way in advice.ranked[1:] if way.ratio.high is not None and way.ratio.high >= 1]
+    unknown = [way.name_under_load for way in advice.ranked[1:] if way.ratio.high is None]
     if alike:
         yield f"not told apart from it: {'; '.join(alike)}"
+    if unknown:
+        yield f"without an interval, for which more prompts must be measured: {'; '.join(unknown)}"
     if same is None:
         yield "none of the ways writes what the target of the reference writes"
     elif same is not best:

@@ -171,12 +171,18 @@ def _memory(text: str) -> int:
     return 32 * (text.count(",") + text.count('"')) + 64 * text.count("[") + 128 * text.count("{")
 
 
+def repeated_key(pairs: list[tuple[str, Any]]) -> str | None:
+    """Returns a key that an object of JSON has more than once, if there is one."""
+    if len(dict(pairs)) == len(pairs):
+        return None
+    ((key, _),) = Counter(key for key, _ in pairs).most_common(1)
+    return key
+
+
 def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, object]:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        ((key, _),) = Counter(key for key, _ in pairs).most_common(1)
+    if (key := repeated_key(pairs)) is not None:
         raise OutOfBounds(f"duplicate key {key[:60]!r}")
-    return values
+    return dict(pairs)
 
 
 def _bounded(digits: str) -> str:

@@ -21,6 +21,4 @@ def quantiles(times: Mapping[str, Sequence[float]]) -> dict[str, Estimate]:
 def token_gaps(reads: Sequence[tuple[float, int]]) -> list[float]:
     """Returns the time between tokens (ITL) of each token after the first read of an answer: the tokens of a read share
     the seconds since the read before it. `reads`: [seconds since the request, tokens]."""
-    return [
-        (later - earlier) / num for (earlier, _), (later, num) in pairwise(reads) for _ in range(num)
-    ]  # fmt: skip
+    return [(later - earlier) / num for (earlier, _), (later, num) in pairwise(reads) for _ in range(num)]

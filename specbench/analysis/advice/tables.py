@@ -103,12 +103,8 @@ def sentences(advice: Advice) -> Iterator[str]:
     plain = next((way for way in advice.ranked if way.method == "ar"), None)
     if plain is None or plain is best or same is None or same.method == "ar":
         return
-    if rank(plain, advice) < rank(same, advice):
+    if advice.ranked.index(plain) < advice.ranked.index(same):
         yield f"plain decoding of {plain.name.removeprefix('ar, ')} is ahead of every method on {same.precision}"
-
-
-def rank(way: Way, advice: Advice) -> int:
-    return advice.ranked.index(way)
 
 
 def told(way: Way, advice: Advice) -> str:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from specbench.core.bounded import repeated_key
 from specbench.core.console import counted
 from specbench.core.errors import ConfigError
 from specbench.core.source import is_outside
@@ -121,8 +122,8 @@ class _Found:
         twice: list[str] = []
 
         def note(pairs: list[tuple[str, Any]]) -> None:
-            if len(keys := Counter(key for key, _ in pairs)) < len(pairs):
-                twice.append(keys.most_common(1)[0][0])
+            if (key := repeated_key(pairs)) is not None:
+                twice.append(key)
 
         json.loads(line, object_pairs_hook=note)
         if twice:

@@ -83,10 +83,9 @@ FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_B
 TRAINING_RECORD = "training.json"  # in the folder of every drafter that `specbench train` makes
 
 
-def write_atomically(path: Path, content: str | bytes | memoryview) -> None:
-    """Replaces a file atomically: even after a crash, readers see either the old or the new content. A text is written
-    in UTF-8. Raises OSError and leaves the file unchanged if that fails, also for a text that UTF-8 cannot encode.
-    Removes temporary files that killed writers of this file left behind."""
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replaces a file atomically, as `replacing_file` does. A text is written in UTF-8. Raises OSError and leaves the
+    file unchanged if that fails, also for a text that UTF-8 cannot encode."""
     if isinstance(content, str):
         try:
             content = content.encode("utf-8")
@@ -94,11 +93,20 @@ def write_atomically(path: Path, content: str | bytes | memoryview) -> None:
             wrong = content[max(0, error.start - 20) : error.end + 20]
             problem = f"it would hold {wrong!r}, which is not UTF-8: rename the file or folder"
             raise OSError(errno.EILSEQ, problem) from error
+    with replacing_file(path) as file:
+        file.write(content)
+
+
+@contextmanager
+def replacing_file(path: Path) -> Iterator[IO[bytes]]:
+    """Opens a file to write, which replaces `path` at the end: even after a crash, readers see either the old or the
+    new content. Raises OSError and leaves the file unchanged if that fails. Removes temporary files that killed writers
+    of this file left behind."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary, file = _open_temporary(path)
     try:
         with file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
             if fcntl is None:  # Windows cannot rename an open file
@@ -112,7 +120,7 @@ def write_atomically(path: Path, content: str | bytes | memoryview) -> None:
 
 
 def check_place(path: Path) -> None:
-    """Raises OSError if `write_atomically` could not replace the file, before there is content to write."""
+    """Raises OSError if `replacing_file` could not replace the file, before there is content to write."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "it is a folder")

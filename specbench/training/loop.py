@@ -2,12 +2,12 @@
 curve and the same log."""
 
 import csv
-import io
 import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +19,7 @@ from accelerate.utils import broadcast_object_list, gather_object
 from torch import Tensor, nn
 
 from specbench.core.errors import ConfigError
-from specbench.core.files import write_atomically
+from specbench.core.files import replacing_file
 from specbench.decoding.decoder import stream_seed
 from specbench.models.loading import bitsandbytes
 from specbench.models.meters import Cost, CostMeter
@@ -105,10 +105,11 @@ def load_checkpoint(folder: Path, model: nn.Module, optimizers: Optimizers = ())
     if optimizers and not (folder / CHECKPOINT).exists():
         return RateProgress()
     try:
-        content = torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True)
+        # Mapped, since weights and the optimizer's state may take more than half of the memory.
+        content = torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True, mmap=True)
         set_weights(model, content["weights"])
         for (optimizer, _), state in zip(optimizers, content["optimizers"], strict=False):
-            optimizer.load_state_dict(state)
+            optimizer.load_state_dict(deepcopy(state))  # which the next checkpoint may replace
         return RateProgress(**content["progress"])
     except Exception as error:
         raise ConfigError(
@@ -302,13 +303,10 @@ class Loop:
             done.validation[done.num_done] = float(held_out)
         done.cost = meter.cost()
         if self.accelerator.is_main_process:
-            with output.writing():
+            with output.writing(), replacing_file(self.folder / CHECKPOINT) as file:  # if it fails, the old one stays
                 weights = {name: value.detach() for name, value in trained_parameters(self.model).items()}
                 states = [optimizer.state_dict() for optimizer, _ in self.optimizers]
-                state = {"weights": weights, "optimizers": states, "progress": asdict(done)}
-                content = io.BytesIO()
-                torch.save(state, content)
-                write_atomically(self.folder / CHECKPOINT, content.getbuffer())  # if it fails, the old one stays
+                torch.save({"weights": weights, "optimizers": states, "progress": asdict(done)}, file)
         self.accelerator.wait_for_everyone()
 
 

@@ -76,6 +76,10 @@ class OutputFolder(ResumableFolder):
                 yield
             except SafetensorError as error:
                 raise OSError(str(error)) from error
+            except RuntimeError as error:
+                if isinstance(error.__context__, OSError):  # torch.save hides what its file raised
+                    raise error.__context__ from error
+                raise
 
     def kept(self) -> str:
         return f"; {self.what_is_saved()}"

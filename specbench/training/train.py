@@ -279,12 +279,14 @@ def train_drafter(
     model = prepare_network(drafter, spec)
 
     # 1. Every learning rate starts from the same weights. A rate that diverges does not stop the others.
-    initial = {name: parameter.detach().clone() for name, parameter in trained_parameters(model).items()}
+    trained = trained_parameters(model)
+    initial = {name: parameter.detach().clone() for name, parameter in trained.items()} if len(rates) > 1 else {}
     work = [folder.work / f"rate-{number}" for number in range(len(rates))]
     tried = []
     for number, rate in enumerate(rates):
-        set_weights(model, initial)
-        model.zero_grad(set_to_none=True)  # a rate that diverged leaves gradients behind
+        if number:
+            set_weights(model, initial)
+            model.zero_grad(set_to_none=True)  # a rate that diverged leaves gradients behind
         loop = Loop(model, objective, spec, num_steps, rate, work[number], accelerator)
         speaks = len(rates) > 1 and accelerator.is_main_process
         if speaks:
@@ -308,7 +310,7 @@ def train_drafter(
         data=about.data,
         models={
             **about.models,
-            "num_trained_parameters": sum(map(torch.numel, initial.values())),
+            "num_trained_parameters": sum(map(torch.numel, trained.values())),
             "stored_dtype": str(dtype).removeprefix("torch."),
         },
         chosen=chosen,

@@ -1,21 +1,24 @@
 """The training loop: a killed training gives the same bits as an uninterrupted one, and every failure is one line."""
 
 import errno
+import io
 import json
 import math
 import os
 import shutil
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import torch
 from torch import nn
 
 from specbench.core.errors import ConfigError
-from specbench.core.files import write_atomically
+from specbench.core.files import replacing_file
 from specbench.models.loading import load_model
 from specbench.specs.components import build
 from specbench.training import output as files
@@ -254,19 +257,24 @@ def test_a_short_training_reaches_its_learning_rate_too(kind: str, num_steps: in
     assert max(rates) > 0.98 and rates.index(max(rates)) <= 0.1 * num_steps
 
 
+class FullDisk(io.BytesIO):
+    def write(self, content: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
 def test_a_disk_that_fills_up_keeps_the_last_checkpoint(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written = []
+    opened = []
 
-    def full(path: Path, content: bytes) -> None:
-        written.append(path)
-        if len(written) > 1:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        write_atomically(path, content)
+    @contextmanager
+    def filling_up(path: Path) -> Iterator[IO[bytes]]:
+        opened.append(path)
+        with replacing_file(path) as file:
+            yield file if len(opened) == 1 else FullDisk()
 
     with monkeypatch.context() as patch:
-        patch.setattr("specbench.training.loop.write_atomically", full)
+        patch.setattr("specbench.training.loop.replacing_file", filling_up)
         with pytest.raises(ConfigError, match=r"cannot be written .No space left.*the last checkpoint is in"):
             train_toy(tmp_path)
     begun: list[int] = []

@@ -211,7 +211,7 @@ def test_string_rejection_is_weak_where_the_drafter_cannot_write() -> None:
     short = report_on(made.byte_bpe(), made.bytes_only())
     assert short.writable_in_texts == 1 and verdicts(short)["slrs"] == (True, "fits")
     cost = next(fit.reason for fit in short.methods if fit.method == "slrs")
-    assert cost.startswith(f"ψ of each drafted token costs at least {short.passes_in_texts:.1f} draft passes")
+    assert cost.startswith(f"when sampling, ψ of each drafted token costs at least {short.passes_in_texts:.1f} draft passes")
     found = report_on(made.byte_bpe(), made.wordpiece())
     assert found.writable_in_texts < 0.75 and verdicts(found)["slrs"] == (True, "weak")
     reason = next(fit.reason for fit in found.methods if fit.method == "slrs")

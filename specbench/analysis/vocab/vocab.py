@@ -393,7 +393,7 @@ def method_fits(report: VocabReport) -> list[MethodFit]:
         if round_trips.num_changed_by_bridges
     )
     weak = f"{changed}, so the drafter sees changed texts" if changed else ""
-    passes = f"ψ of each drafted token costs at least {report.passes_in_texts:.1f} draft passes on average"
+    passes = f"when sampling, ψ of each drafted token costs at least {report.passes_in_texts:.1f} draft passes on average"
     slrs: tuple[FitVerdict, str] = ("fits", f"{passes}, where tli takes one")
     if report.writable_in_texts < LARGE_OVERLAP:
         written = f"{report.writable_in_texts:.1%} of the target's tokens in the texts"
@@ -539,8 +539,8 @@ def report_parts(report: VocabReport) -> Iterator[Table | str]:
         "decompositions: the sequences of D's tokens that join to the bytes of a token of T",
         *([f"0 decompositions: D cannot write {ways.num_impossible:,} of the tokens"] if ways.num_impossible else []),
         *([f"the most decompositions: of a token of {most.length} bytes"] if most.max > 1 else []),
-        "ψ: the chance that D drafts the text of a token, a sum over its decompositions, which slrs needs; the draft "
-        "passes for it are the least that it takes",
+        "ψ: the chance that D drafts the text of a token, a sum over its decompositions, which slrs needs where it "
+        "samples; it takes so many draft passes or more",
     ]
     yield Table(f"how D's tokens write the {ways.num_tokens:,} plain tokens of T", columns, rows, caption)
     lengths, longer = ways.by_length[:MANY_LENGTHS], ways.by_length[MANY_LENGTHS:]

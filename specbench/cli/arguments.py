@@ -105,7 +105,8 @@ def takes_run_options(
         parameters = []
         for option in given_options:
             declared = (flag if option.type is bool else typer.Option)(
-                option.flag, help=helps.get(option.name, option.help),
+                option.flag,
+                help=helps.get(option.name, option.help),
                 autocompletion=one_of(option.choices) if option.choices else None,
             )
             default = own_defaults.get(option.name, option.default)
@@ -279,8 +280,8 @@ class BoundedCommand(TyperCommand):
     --verbose."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Returns the parts of the usage line. Arguments stand in it as they are declared, `RUN...` or `[RUN]...`: typer
-        would put more brackets around them."""
+        """Returns the parts of the usage line. Arguments stand in it as they are declared, `RUN...` or `[RUN]...`;
+        typer would put more brackets around them."""
         arguments = [each for each in self.get_params(ctx) if each.param_type_name == "argument"]
         return ["[OPTIONS]", *(each.metavar or declared_name(each) for each in arguments)]
 

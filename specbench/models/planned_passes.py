@@ -1,4 +1,4 @@
-"""The time that a measurement of passes still takes: a rehearsal counts its passes, and those already made time them."""
+"""The time that a measurement of passes still takes: a rehearsal counts its passes, and those made so far time them."""
 
 import time
 from collections import Counter, defaultdict

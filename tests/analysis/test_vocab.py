@@ -211,7 +211,9 @@ def test_string_rejection_is_weak_where_the_drafter_cannot_write() -> None:
     short = report_on(made.byte_bpe(), made.bytes_only())
     assert short.writable_in_texts == 1 and verdicts(short)["slrs"] == (True, "fits")
     cost = next(fit.reason for fit in short.methods if fit.method == "slrs")
-    assert cost.startswith(f"when sampling, ψ of each drafted token costs at least {short.passes_in_texts:.1f} draft passes")
+    assert cost.startswith(
+        f"when sampling, ψ of each drafted token costs at least {short.passes_in_texts:.1f} draft passes"
+    )
     found = report_on(made.byte_bpe(), made.wordpiece())
     assert found.writable_in_texts < 0.75 and verdicts(found)["slrs"] == (True, "weak")
     reason = next(fit.reason for fit in found.methods if fit.method == "slrs")
@@ -390,8 +392,8 @@ def test_the_report_fits_into_100_columns_and_needs_no_weights(call: Call, folde
         assert part in out
     assert "expected acceptance" not in out
     told = " ".join(out.split())
-    for term in ("T, the target:", "D, the drafter:", "T ∩ D: those that both have", "plain: without special tokens",
-                 "injective: no text was changed", "changed in bridges: as", "decompositions: the sequences of D's tokens",
+    for term in ("T, the target:", "D, the drafter:", "T ∩ D: those that both have", "plain: without special",
+                 "injective: no text was changed", "changed in bridges: as", "decompositions: the sequences of",
                  "0 decompositions: D cannot write", "ψ: the chance that D drafts the text of a token"):  # fmt: skip
         assert term in told, f"{term}: no legend in {out}"
 

@@ -64,7 +64,8 @@ def test_every_note_on_answers_has_a_line() -> None:
 CONTEXT = {"model": "org/drafter", "tokens": 512, "share_cut_ar": 0.25}
 ROWS: dict[str, dict[str, Any]] = {
     "chat": {"chat": {"enable_thinking": False}, "template_date": "2024-07-26", "system": "Be brief."},
-    "sampled": {"sampling": {"temperature": 1.0, "top_k": 50, "top_p": None}, "coverage": {"available": 1319, "chosen": "first"}},
+    "sampled": {"sampling": {"temperature": 1.0, "top_k": 50, "top_p": None},
+                "coverage": {"available": 1319, "chosen": "first"}},
     "external": {"options": {"decoder": {"entry": "mine.py:make", "revision": "local-1", "options": {}}},
                  "verdict": "lossy by design"},
     "synthetic": {"options": {"drafter": {"type": "synthetic", "acceptance": 0.9}}},
@@ -72,8 +73,9 @@ ROWS: dict[str, dict[str, Any]] = {
     "kept": {"options": {"drafter": {"type": "suffix", "memory": "run"}}},
     "ids": {"common_ids": {"org/drafter": {"common": 990, "target": 1000, "drafter": 1001}}},
     "cut": {"metrics": {**METRICS, **{name: Estimate(value=0.5) for name in (
-        "share_cut_by_length", "share_cut_by_context", "share_truncated", "share_looping", "judge_score", "num_unscored",
-        "draft_length", "oracle_share", "tree_nodes", "tree_depth", "language_share")}}, "context": CONTEXT},
+        "share_cut_by_length", "share_cut_by_context", "share_truncated", "share_looping", "judge_score",
+        "num_unscored", "draft_length", "oracle_share", "tree_nodes", "tree_depth", "language_share")}},
+            "context": CONTEXT},
     "bridged": {"options": {"bridge": "string"}, "engine": "graphs", "n": 12},
 }  # fmt: skip
 

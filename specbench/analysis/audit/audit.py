@@ -137,9 +137,7 @@ class Audit:
         answers = []
         for number, each in enumerate(self.prompts, start=1):
             self.progress(f"ar: answer {number} of {len(self.prompts)}")
-            answers.append(
-                BaselineAnswer(each.name, each.ids, ar.greedy.generate(each.ids, each.stop, 0).token_ids)
-            )
+            answers.append(BaselineAnswer(each.name, each.ids, ar.greedy.generate(each.ids, each.stop, 0).token_ids))
         self.progress("ar: noise floor")
         most = max(subject.num_draft_tokens for subject in self.subjects) + 1
         if len(self.subjects) == 1:

@@ -393,7 +393,9 @@ def method_fits(report: VocabReport) -> list[MethodFit]:
         if round_trips.num_changed_by_bridges
     )
     weak = f"{changed}, so the drafter sees changed texts" if changed else ""
-    passes = f"when sampling, ψ of each drafted token costs at least {report.passes_in_texts:.1f} draft passes on average"
+    passes = (
+        f"when sampling, ψ of each drafted token costs at least {report.passes_in_texts:.1f} draft passes on average"
+    )
     slrs: tuple[FitVerdict, str] = ("fits", f"{passes}, where tli takes one")
     if report.writable_in_texts < LARGE_OVERLAP:
         written = f"{report.writable_in_texts:.1%} of the target's tokens in the texts"

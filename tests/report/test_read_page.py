@@ -29,7 +29,7 @@ LINES = PAGE.partition("## Every line below a table")[2].partition("\n## Context
 def beginnings() -> list[re.Pattern[str]]:
     """The beginning of each line that the page explains. Words in capitals stand for anything."""
     spans = [" ".join(text.split()) for text in re.findall(r"`([^`]+)`", LINES)]
-    told = [text for text in spans if len(re.findall(r"[a-z]", text)) >= 4]
+    told = [text for text in spans if " " in text and len(re.findall(r"[a-z]", text)) >= 4]  # no words, no `NAME: TEXT`
     return [re.compile(re.sub(r"\b(?:[A-Z]{2,}|N|A|B)\b", ".+?", re.escape(text))) for text in told]
 
 
@@ -41,7 +41,7 @@ def is_explained(line: str) -> bool:
 
 
 def unexplained(tables: Iterable[Table], signatures: Iterable[str] = ()) -> list[str]:
-    labels = [f"{metric_of(name).label}: " for name in signatures]
+    labels = [f"{text}: " for name in signatures for text in (name, metric_of(name).label)]
     return [
         line for table in tables for line in table.caption
         if not any(name in table.title for name in EXPLAINED_ELSEWHERE)

@@ -440,7 +440,7 @@ def test_only_tables_for_papers_leave_out_what_to_do() -> None:
     sides = {"1": RecordedRuns().with_records(each, Path("board.json"))}
     for for_paper, note in ((False, "too wide: measure more"), (True, "too wide")):
         (table,) = ranking_tables(sides, for_paper=for_paper)
-        assert [line for line in table.caption if MARK in line] == [f"{MARK} sd: {note}"]
+        assert [line for line in table.caption if MARK in line] == [f"{MARK} fsd: {note}"]
 
 
 def test_the_same_warning_of_several_rows_is_one_line() -> None:

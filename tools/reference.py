@@ -16,7 +16,7 @@ import typer
 from pydantic import BaseModel
 
 import specbench
-from specbench.analysis.advice.memory import MemorySpec, ModelSpec
+from specbench.analysis.advice.memory import MemorySpec
 from specbench.analysis.claims.claim import ClaimSpec
 from specbench.cli import make_app
 from specbench.cli.help import method as help_
@@ -25,13 +25,13 @@ from specbench.cli.help.text import Parameter, field_parameters, shown
 from specbench.cli.show import KINDS, component_parameters
 from specbench.core.table import markdown_table
 from specbench.publish.board.spec import BoardSpec
-from specbench.publish.suite_spec import PublishedTable, SuiteSpec
+from specbench.publish.suite_spec import SuiteSpec
 from specbench.results.metric_format import all_metrics
 from specbench.results.row import Row
 from specbench.specs.catalogue import load_method, load_task, method_names, task_names
 from specbench.specs.components import Component
 from specbench.specs.method import MethodSpec
-from specbench.specs.run import LoadSpec, ServerSpec, ServersSpec, SpeculationSpec, StartSpec
+from specbench.specs.run import ServersSpec
 from specbench.specs.run_options import OPTIONS as RUN_OPTIONS
 from specbench.specs.task import TaskSpec
 from specbench.training.spec import CORPUS_MODELS, DEFAULTS, TrainSpec
@@ -197,13 +197,19 @@ def keys(title: str, specs: Mapping[str, type[BaseModel]]) -> str:
 
 
 def keys_lines(specs: Mapping[str, type[BaseModel]], level: str) -> list[str]:
-    """Returns the sections of a page of keys. `level`: that of a specification's heading."""
+    """Returns the sections of a page of keys. `level`: that of a specification's heading. Keys that several mappings
+    have are listed once."""
     lines: list[str] = []
     for heading, spec in specs.items():
         lines += [f"{level} {heading}", ""]
+        places: dict[type[BaseModel], str] = {}
         for place, model in nested(spec, ""):
             lines += [f"{level}# {place}", ""] if place else []
-            lines += [paragraphs(prose(model)), "", *parameters_table(field_parameters(model, "", {}, set()))]
+            if model in places:
+                lines += [f"As `{places[model]}`.", ""]
+            else:
+                places[model] = place
+                lines += [paragraphs(prose(model)), "", *parameters_table(field_parameters(model, "", {}, set()))]
     return lines
 
 
@@ -283,16 +289,10 @@ def escaped(text: str) -> str:
 FILES: dict[str, dict[str, type[BaseModel]]] = {  # by page: the specifications of files that it lists the keys of
     "tasks": {"Keys of a task": TaskSpec},
     "methods": {"Keys of a method": MethodSpec},
-    "servers": {
-        "Servers": ServersSpec,
-        "One server": ServerSpec,
-        "Speculation of a server": SpeculationSpec,
-        "Start of a server": StartSpec,
-        "Load": LoadSpec,
-    },
-    "suites": {"Suites and boards": SuiteSpec, "Published tables": PublishedTable, "Board repositories": BoardSpec},
-    "claims": {"Claims": ClaimSpec},
-    "memory": {"Memory": MemorySpec, "One model": ModelSpec},
+    "servers": {"Keys of a servers file": ServersSpec},
+    "suites": {"Keys of suites and boards": SuiteSpec, "Keys of a board repository": BoardSpec},
+    "claims": {"Keys of a claim": ClaimSpec},
+    "memory": {"Keys of a memory file": MemorySpec},
 }
 MAKERS: dict[str, Callable[[], str]] = {  # of the pages, by name
     "commands": commands,
@@ -300,10 +300,10 @@ MAKERS: dict[str, Callable[[], str]] = {  # of the pages, by name
     "tasks": tasks,
     "methods": methods,
     "components": components,
-    "suites": lambda: keys("Keys of suites and boards", FILES["suites"]),
-    "servers": lambda: keys("Keys of a servers file", FILES["servers"]),
-    "claims": lambda: keys("Keys of a claim", FILES["claims"]),
-    "memory": lambda: keys("Keys of a memory file", FILES["memory"]),
+    "suites": lambda: keys("Suites and boards", FILES["suites"]),
+    "servers": lambda: keys("Servers", FILES["servers"]),
+    "claims": lambda: keys("Claims", FILES["claims"]),
+    "memory": lambda: keys("Memory", FILES["memory"]),
     "training": training,
     "metrics": metrics,
     "surroundings": surroundings,

@@ -511,7 +511,7 @@ def report_parts(report: VocabReport) -> Iterator[Table | str]:
     ]
     yield Table("vocabularies", columns, rows, caption)
     yield (
-        f"texts: {report.texts}; the drafter has {report.share_of_target:.1%} of the target's tokens there, the\n"
+        f"texts: {report.texts}; the drafter has {report.share_of_target:.1%} of the target's tokens there, the "
         f"target has {report.share_of_drafter:.1%} of the drafter's, counted as often as they appear\n"
     )
     # 2. Whether texts survive each tokenizer.
@@ -552,8 +552,8 @@ def report_parts(report: VocabReport) -> Iterator[Table | str]:
     ])  # fmt: skip
     if longer:
         yield (
-            f"and {sum(of.num_tokens for of in longer):,} tokens of {longer[0].length} to {longer[-1].length} bytes, "
-            f"with up to {_count(max(of.max for of in longer))} decompositions (--json lists them)\n"
+            f"and {sum(of.num_tokens for of in longer):,} tokens of {longer[0].length} to {longer[-1].length} bytes "
+            "(--json lists them)\n"
         )
     # 4. What methods make of it.
     columns = text_columns("method", "runs", "verdict")
@@ -573,11 +573,5 @@ def report_parts(report: VocabReport) -> Iterator[Table | str]:
     yield Table(title, (*columns, *text_columns("why")), rows)
 
 
-def _cells(*cells: str | float) -> list[str]:
-    return [cell if isinstance(cell, str) else _count(cell) for cell in cells]
-
-
-def _count(value: float) -> str:
-    if value >= 10 ** (6 if isinstance(value, float) else 9):
-        return f"{value:.1e}"
-    return f"{value:,.2f}" if isinstance(value, float) else f"{value:,}"
+def _cells(*cells: str | int) -> list[str]:
+    return [cell if isinstance(cell, str) else f"{cell:,}" if cell <= 10**9 else "> 10⁹" for cell in cells]

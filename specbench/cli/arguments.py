@@ -65,8 +65,10 @@ def one_of(words: Collection[str] | str) -> Callable[[str], list[str]]:
     """Returns what completes one of some words, for a shell. `words`: as MODULE:NAME they are imported only then."""
 
     def complete(incomplete: str) -> list[str]:
-        module, _, name = words.partition(":") if isinstance(words, str) else ("", "", "")
-        known: Collection[str] = getattr(import_module(module), name) if isinstance(words, str) else words
+        known: Collection[str] = words
+        if isinstance(words, str):
+            module, _, name = words.partition(":")
+            known = getattr(import_module(module), name)
         return [word for word in known if word.startswith(incomplete)]
 
     return complete

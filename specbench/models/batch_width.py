@@ -298,8 +298,6 @@ def measure_batch_width(
     for those after the same text as a prompt."""
     import torch
 
-    from specbench.models.planned_passes import Rehearsal, TimeLeft
-
     limit = getattr(target, "context_limit", None) or math.inf
     places: list[tuple[BaselineAnswer, Prefix]] = [(answer, "short") for answer in answers]
     if whole and not target.chooses_width:
@@ -313,6 +311,8 @@ def measure_batch_width(
     measured = _Measurement(target, *settings)
     with torch.inference_mode():
         if progress is not None and not target.chooses_width:
+            from specbench.models.planned_passes import Rehearsal, TimeLeft
+
             rehearsal = Rehearsal()
             rehearsed = _Measurement(rehearsal, *settings)
             for answer, prefix_kind in places:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from specbench.models.eager import common_prefix
 from specbench.models.meters import Clock, PassLog
-from specbench.models.near_ties import first_difference
 from specbench.models.scoring import Output, ScoringModel
 
 NUM_LOGITS = 2  # of a rehearsal, whose logits are all 0
@@ -37,8 +37,7 @@ class Rehearsal(ScoringModel):
 
     def _read(self, ids: list[int], num_nodes: int, num_logits: int) -> Output:
         """Reads what is not cached, and the tokens whose logits are asked for anew."""
-        num_same = first_difference(ids, self._cached)
-        first = min(len(ids) if num_same is None else num_same, len(ids) + num_nodes - num_logits)
+        first = min(common_prefix(self._cached, ids), len(ids) + num_nodes - num_logits)
         self.passes.add(len(ids) + num_nodes - first, 0.0, 0.0)
         self._cached = list(ids)
         return Output(torch.zeros(num_logits, NUM_LOGITS))

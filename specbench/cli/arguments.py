@@ -273,8 +273,8 @@ QUIET, VERBOSE = ("-q", "--quiet"), ("-v", "--verbose")
 
 def declared_name(argument: Any) -> str:
     """Returns an argument without a metavar as the usage line has it: NAME if it is required, else [NAME]."""
-    name = str(argument.name).upper()
-    return (name if argument.required else f"[{name}]") + "..." * (argument.nargs != 1)
+    name = str(argument.name).upper() if argument.required else f"[{argument.name.upper()}]"
+    return name if argument.nargs == 1 else f"{name}..."
 
 
 class BoundedCommand(TyperCommand):

@@ -98,7 +98,7 @@ class Serving:
             del server
 
     def file(self, addresses: Mapping[str, str], tokenizer: str, hardware: str, **more: Any) -> str:
-        """Returns the content of a servers file: YAML, with a line for each key and server."""
+        """Returns the content of a servers file: YAML to be read and changed by hand."""
         servers = {name: {"url": url, "speculation": self.speculation[name]} for name, url in addresses.items()}
         content = {"tokenizer": tokenizer, "hardware": hardware, "memory": "same KV", "servers": servers, **more}
         return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, default_flow_style=None, width=math.inf)

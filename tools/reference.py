@@ -1,7 +1,7 @@
 """Writes the reference pages of the documentation from the code that they describe.
 
 `python -m tools.reference --output FOLDER` writes them as Markdown. The documentation's build (.mkdocs.yml) takes them
-from here, so that no file of docs/ repeats an option, a key, a metric or an exit code.
+from here. A clone has docs/reference.md in their place, into which `--write` puts the keys of files.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import typer
 from pydantic import BaseModel
 
 import specbench
-from specbench.analysis.advice.memory import MemorySpec, ModelSpec
+from specbench.analysis.advice.memory import MemorySpec
 from specbench.analysis.claims.claim import ClaimSpec
 from specbench.cli import make_app
 from specbench.cli.help import method as help_
@@ -25,13 +25,13 @@ from specbench.cli.help.text import Parameter, field_parameters, shown
 from specbench.cli.show import KINDS, component_parameters
 from specbench.core.table import markdown_table
 from specbench.publish.board.spec import BoardSpec
-from specbench.publish.suite_spec import PublishedTable, SuiteSpec
+from specbench.publish.suite_spec import SuiteSpec
 from specbench.results.metric_format import all_metrics
 from specbench.results.row import Row
 from specbench.specs.catalogue import load_method, load_task, method_names, task_names
 from specbench.specs.components import Component
 from specbench.specs.method import MethodSpec
-from specbench.specs.run import LoadSpec, ServerSpec, ServersSpec, SpeculationSpec, StartSpec
+from specbench.specs.run import ServersSpec
 from specbench.specs.run_options import OPTIONS as RUN_OPTIONS
 from specbench.specs.task import TaskSpec
 from specbench.training.spec import CORPUS_MODELS, DEFAULTS, TrainSpec
@@ -109,7 +109,7 @@ def options_table(parameters: Sequence[Any]) -> list[str]:
 
 def tasks() -> str:
     """Returns the keys of a task and a section for each built-in task."""
-    text = keys("Tasks", {"Keys of a task": TaskSpec})
+    text = keys("Tasks", FILES["tasks"])
     rows = []
     for task in map(load_task, task_names()):
         scorers = dict.fromkeys(one.type for name in task.subset_names if (one := task.subset(name).scorer))
@@ -129,7 +129,7 @@ def methods() -> str:
          "; ".join(help_.needs(each)), paper(each.paper)] for each in found
     ]  # fmt: skip
     about = "`specbench show NAME` prints the same as the sections below, with what each component does."
-    lines = [keys("Methods", {"Keys of a method": MethodSpec}), "## Built-in methods", "", about, ""]
+    lines = [keys("Methods", FILES["methods"]), "## Built-in methods", "", about, ""]
     lines += table(["name", "title", "lossless", "needs", "paper"], rows)
     for each in found:
         lines += method_section(each)
@@ -181,21 +181,36 @@ def metrics() -> str:
 
 def surroundings() -> str:
     """Returns the environment variables that are read and the exit codes."""
-    lines = ["# Environment variables and exit codes", "", "## Environment variables", ""]
+    return "\n".join(["# Environment variables and exit codes", "", *surroundings_lines("##")])
+
+
+def surroundings_lines(level: str) -> list[str]:
+    lines = [f"{level} Environment variables", ""]
     lines += table(["variable", "meaning"], [[f"`{name}`", text] for name, text in VARIABLES.items()])
-    lines += ["## Exit codes", ""]
-    return "\n".join([*lines, *table(["code", "meaning"], [[f"{code}", text] for code, text in EXIT_CODES.items()])])
+    lines += [f"{level} Exit codes", ""]
+    return [*lines, *table(["code", "meaning"], [[f"{code}", text] for code, text in EXIT_CODES.items()])]
 
 
 def keys(title: str, specs: Mapping[str, type[BaseModel]]) -> str:
     """Returns a page with a section for each specification, and one for each mapping that it holds."""
-    lines = [f"# {title}", ""]
+    return "\n".join([f"# {title}", "", *keys_lines(specs, "##")])
+
+
+def keys_lines(specs: Mapping[str, type[BaseModel]], level: str) -> list[str]:
+    """Returns the sections of a page of keys. `level`: that of a specification's heading. Keys that several mappings
+    have are listed once."""
+    lines: list[str] = []
     for heading, spec in specs.items():
-        lines += [f"## {heading}", ""]
+        lines += [f"{level} {heading}", ""]
+        places: dict[type[BaseModel], str] = {}
         for place, model in nested(spec, ""):
-            lines += [f"### {place}", ""] if place else []
-            lines += [paragraphs(prose(model)), "", *parameters_table(field_parameters(model, "", {}, set()))]
-    return "\n".join(lines)
+            lines += [f"{level}# {place}", ""] if place else []
+            if model in places:
+                lines += [f"As `{places[model]}`.", ""]
+            else:
+                places[model] = place
+                lines += [paragraphs(prose(model)), "", *parameters_table(field_parameters(model, "", {}, set()))]
+    return lines
 
 
 def nested(model: type[BaseModel], place: str) -> Iterator[tuple[str, type[BaseModel]]]:
@@ -271,32 +286,43 @@ def escaped(text: str) -> str:
     return "".join(part if part.startswith("`") else re.sub(r"([*<\[\]])", r"\\\1", part) for part in parts)
 
 
+FILES: dict[str, dict[str, type[BaseModel]]] = {  # by page: the specifications of files that it lists the keys of
+    "tasks": {"Keys of a task": TaskSpec},
+    "methods": {"Keys of a method": MethodSpec},
+    "servers": {"Keys of a servers file": ServersSpec},
+    "suites": {"Keys of suites and boards": SuiteSpec, "Keys of a board repository": BoardSpec},
+    "claims": {"Keys of a claim": ClaimSpec},
+    "memory": {"Keys of a memory file": MemorySpec},
+}
 MAKERS: dict[str, Callable[[], str]] = {  # of the pages, by name
     "commands": commands,
     "python": python,
     "tasks": tasks,
     "methods": methods,
     "components": components,
-    "suites": lambda: keys(
-        "Keys of suites and boards",
-        {"Suites and boards": SuiteSpec, "Published tables": PublishedTable, "Board repositories": BoardSpec},
-    ),
-    "servers": lambda: keys(
-        "Keys of a servers file",
-        {
-            "Servers": ServersSpec,
-            "One server": ServerSpec,
-            "Speculation of a server": SpeculationSpec,
-            "Start of a server": StartSpec,
-            "Load": LoadSpec,
-        },
-    ),
-    "claims": lambda: keys("Keys of a claim", {"Claims": ClaimSpec}),
-    "memory": lambda: keys("Keys of a memory file", {"Memory": MemorySpec, "One model": ModelSpec}),
+    "suites": lambda: keys("Suites and boards", FILES["suites"]),
+    "servers": lambda: keys("Servers", FILES["servers"]),
+    "claims": lambda: keys("Claims", FILES["claims"]),
+    "memory": lambda: keys("Memory", FILES["memory"]),
     "training": training,
     "metrics": metrics,
     "surroundings": surroundings,
 }
+
+
+OVERVIEW = Path(__file__).resolve().parents[1] / "docs" / "reference.md"
+BLOCK = re.compile(r"(?<=<!-- made of the code: )(\w+) -->\n.*?(?=<!-- end -->)", re.DOTALL)
+
+
+def overview(text: str) -> str:
+    """Returns docs/reference.md with the parts that are made of the code, for clones, which have no other page."""
+
+    def part(found: re.Match[str]) -> str:
+        name = found[1]
+        lines = surroundings_lines("###") if name == "surroundings" else keys_lines(FILES[name], "###")
+        return "\n".join([f"{name} -->", "", *lines])
+
+    return BLOCK.sub(part, text)
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -309,19 +335,25 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Points links to a section of docs/reference.md, which every clone has, at the page that is made of the section (a
-    hook of .mkdocs.yml)."""
+    """Points links to a section of docs/reference.md, which every clone has, at the page that is made of the section,
+    and leaves out the parts of that page that the others have (a hook of .mkdocs.yml)."""
+    markdown = BLOCK.sub(r"\1 -->\n", markdown)
     return re.sub(r"\breference\.md#(\w+)\)", r"reference/\1.md)", markdown)
 
 
 def main() -> None:
-    """Writes the pages into a folder."""
+    """Writes the pages into a folder, or the keys into docs/reference.md."""
     parser = argparse.ArgumentParser(prog="python -m tools.reference", description=__doc__)
-    parser.add_argument("--output", type=Path, required=True, help="folder that the pages are written into")
-    folder: Path = parser.parse_args().output
+    wanted = parser.add_mutually_exclusive_group(required=True)
+    wanted.add_argument("--output", type=Path, help="folder that the pages are written into")
+    wanted.add_argument("--write", action="store_true", help="write the keys into docs/reference.md")
+    given = parser.parse_args()
+    if given.write:
+        OVERVIEW.write_text(overview(OVERVIEW.read_text(encoding="utf-8")), encoding="utf-8")
+        return
     for name, text in pages().items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
+        (given.output / name).parent.mkdir(parents=True, exist_ok=True)
+        (given.output / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

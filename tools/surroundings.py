@@ -11,7 +11,8 @@ OWN = {
     KEY_VARIABLE: "Key of the judge's server (`--judge`) and of a training's server (`finetune.server.base_url`). Any "
     "text will do for a server that asks for none.",
     URL_VARIABLE: "Address of the judge's server where `--judge-base-url` is not given.",
-    "XDG_CACHE_HOME": "Folder of the judge's replies (`specbench/judge` in it); `~/.cache` where it is not set.",
+    "XDG_CACHE_HOME": "Folder of caches, in which the judge's replies have a folder specbench/judge; `~/.cache` where "
+    "it is not set.",
     "PYTHONPATH": "Passed on to the processes of a suite, after the folder of specbench itself.",
     "GIT_DIR": "Where it is set, or a folder above is a repository, lm-eval asks git for the commit.",
     "RAY_USAGE_STATS_ENABLED": "Set to 0 before ray is imported, unless you set it: ray then reports nothing.",

@@ -19,6 +19,7 @@ from specbench.cli.arguments import (
     command_line,
     flag,
     names_in,
+    one_of,
     path_option,
     print_result,
     serving_of,
@@ -108,7 +109,8 @@ def advise(
         str,
         typer.Option(
             help="latency (tokens/s of one user), throughput (total tokens/s, also under load), goodput (answers per "
-            "second of a load within --slo), energy (tokens per joule) or cost (dollars per million tokens)."
+            "second of a load within --slo), energy (tokens per joule) or cost (dollars per million tokens).",
+            autocompletion=one_of("specbench.analysis.advice.advise:GOALS"),
         ),
     ] = "latency",
     task: Annotated[str | None, typer.Option(help="Task, if the rows are of several.")] = None,

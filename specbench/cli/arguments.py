@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial, wraps
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -60,6 +61,29 @@ def names_in(kind: str) -> Callable[[str], list[str]]:
     return complete
 
 
+def one_of(words: Collection[str] | str) -> Callable[[str], list[str]]:
+    """Returns what completes one of some words, for a shell. `words`: as MODULE:NAME they are imported only then."""
+
+    def complete(incomplete: str) -> list[str]:
+        known: Collection[str] = words
+        if isinstance(words, str):
+            module, _, name = words.partition(":")
+            known = getattr(import_module(module), name)
+        return [word for word in known if word.startswith(incomplete)]
+
+    return complete
+
+
+Format = Annotated[
+    str,
+    typer.Option(
+        "--format",
+        help="text, markdown, or latex for a paper.",
+        autocompletion=one_of("specbench.core.table:FORMATS"),
+    ),
+]
+
+
 def takes_run_options(
     only: Collection[str] = tuple(OPTIONS), without: Collection[str] = (), defaults: Mapping[str, str] | None = None,
     **helps: str,
@@ -83,7 +107,9 @@ def takes_run_options(
         parameters = []
         for option in given_options:
             declared = (flag if option.type is bool else typer.Option)(
-                option.flag, help=helps.get(option.name, option.help)
+                option.flag,
+                help=helps.get(option.name, option.help),
+                autocompletion=one_of(option.choices) if option.choices else None,
             )
             default = own_defaults.get(option.name, option.default)
             parameters.append(inspect.Parameter(
@@ -245,9 +271,21 @@ def bound_numbers(app: typer.Typer) -> None:
 QUIET, VERBOSE = ("-q", "--quiet"), ("-v", "--verbose")
 
 
+def declared_name(argument: Any) -> str:
+    """Returns an argument without a metavar as the usage line has it: NAME if it is required, else [NAME]."""
+    name = str(argument.name).upper() if argument.required else f"[{argument.name.upper()}]"
+    return name if argument.nargs == 1 else f"{name}..."
+
+
 class BoundedCommand(TyperCommand):
     """A command with bounded integers that accepts other names of options (see `translate_options`), --quiet and
     --verbose."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Returns the parts of the usage line. Arguments stand in it as they are declared, `RUN...` or `[RUN]...`;
+        typer would put more brackets around them."""
+        arguments = [each for each in self.get_params(ctx) if each.param_type_name == "argument"]
+        return ["[OPTIONS]", *(each.metavar or declared_name(each) for each in arguments)]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         for words, begin in ((QUIET, be_quiet), (VERBOSE, be_verbose)) if not ctx.ignore_unknown_options else ():

@@ -14,6 +14,7 @@ from specbench.cli.arguments import (
     AsJson,
     Bundles,
     Files,
+    Format,
     RowSubsets,
     Signers,
     command_line,
@@ -118,7 +119,7 @@ def show(
         list[str] | None, typer.Option("--filter", help="KEY=VALUE that rows must have: method=sd")
     ] = None,
     subset: RowSubsets = None,
-    format_: Annotated[str, typer.Option("--format", help="text, markdown, or latex for a paper.")] = "text",
+    format_: Format = "text",
     siunitx: Annotated[bool, flag("--siunitx", help="With latex: number columns S of the package siunitx.")] = False,
     wide: Annotated[bool, flag("--wide", help="With latex: tables over both columns of a page (table*).")] = False,
     bundle: Bundles = None,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.arguments import flag, path_option, split
+from specbench.cli.arguments import Format, flag, one_of, path_option, split
 from specbench.core.console import stdout
 from specbench.core.progress import status_line
 
@@ -25,26 +25,24 @@ Names = Annotated[
 ]
 
 
-def kinds(incomplete: str) -> list[str]:
-    """Returns what completes the kind of a figure, for a shell."""
-    from specbench.publish.paper.figures import KINDS
-
-    return [kind for kind in KINDS if kind.startswith(incomplete)]
-
-
 def plot(
     kind: Annotated[
         str,
         typer.Argument(
             metavar="KIND",
             help="methods, positions, costs, frontier, load, map, languages, or sweep.",
-            autocompletion=kinds,
+            autocompletion=one_of("specbench.publish.paper.figures:KINDS"),
         ),
     ],
     sources: Sources,
     output: Annotated[Path, path_option(help="File of the figure, such as speed.pdf; its data go to speed.csv.")],
     format_: Annotated[
-        str | None, typer.Option("--format", help="pdf, svg, pgf or png; by default the suffix of --output.")
+        str | None,
+        typer.Option(
+            "--format",
+            help="pdf, svg, pgf or png; by default the suffix of --output.",
+            autocompletion=one_of("specbench.publish.paper.render:FORMATS"),
+        ),
     ] = None,
     width: Annotated[
         str, typer.Option(help="column (3.25 in), text (5.5 in), page (6.75 in), or inches, such as 3.03.")
@@ -98,7 +96,7 @@ def table(
     metric: Annotated[
         str, typer.Option(help="Metrics of each task, separated by commas.")
     ] = "speedup,mean_acceptance_length",
-    format_: Annotated[str, typer.Option("--format", help="text, markdown, or latex for a paper.")] = "text",
+    format_: Format = "text",
     siunitx: Annotated[bool, flag("--siunitx", help="With latex: number columns S of the package siunitx.")] = False,
     wide: Annotated[bool, flag("--wide", help="With latex: a table over both columns of a page (table*).")] = False,
     label: Annotated[str, typer.Option(help="With latex: the label after tab: (default results).")] = "",

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.arguments import AsJson, path_option, print_result, split
+from specbench.cli.arguments import AsJson, one_of, path_option, print_result, split
 from specbench.core.console import say, stderr, stdout
 from specbench.core.errors import ConfigError
 from specbench.core.progress import status_line
@@ -18,20 +18,29 @@ def profile(
     task: Annotated[str | None, typer.Option(help="Tasks, separated by commas; by default all.")] = None,
     subset: Annotated[str | None, typer.Option(help="Subsets, separated by commas; by default all.")] = None,
     export: Annotated[
-        str | None, typer.Option(help="Write it for vllm, sglang, tensorrt-llm, llama.cpp or inferencex.")
+        str | None,
+        typer.Option(
+            help="Write it for vllm, sglang, tensorrt-llm, llama.cpp or inferencex.",
+            autocompletion=one_of("specbench.analysis.profile.exports:NAMES"),
+        ),
     ] = None,
     entry: Annotated[str | None, typer.Option(help="With --export: id or method of an entry.")] = None,
     cell: Annotated[
         str | None, typer.Option(help="With --export: BY=VALUE, such as language=de; by default the total.")
     ] = None,
     form: Annotated[
-        str | None, typer.Option(help="With --export: rates or length; by default rates where the engine takes them.")
+        str | None,
+        typer.Option(
+            help="With --export: rates or length; by default rates where the engine takes them.",
+            autocompletion=one_of("specbench.analysis.profile.exports:FORMS"),
+        ),
     ] = None,
     short_drafts: Annotated[
         str | None,
         typer.Option(
             help="With --export: positions that a step did not draft are left out (skip, the default), or count as "
-            "rejected (reject)."
+            "rejected (reject).",
+            autocompletion=one_of("specbench.analysis.profile.exports:SHORT_DRAFTS"),
         ),
     ] = None,
     lengths: Annotated[

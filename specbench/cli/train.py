@@ -13,6 +13,7 @@ from specbench.cli.arguments import (
     PAIR,
     BoundedCommand,
     command_line,
+    one_of,
     path_option,
     split,
     takes_run_options,
@@ -92,7 +93,7 @@ Corpus = Annotated[
     list[str] | None,
     typer.Option(help="Text files: one document per line (.txt), or a column of .jsonl, .csv, .parquet, …; also .gz."),
 ]
-MoreFiles = Annotated[list[str] | None, typer.Argument(metavar="FILE", help="More files of the corpus.")]
+MoreFiles = Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help="More files of the corpus.")]
 Column = Annotated[str | None, typer.Option(help="Column with the text, in all files but .txt; by default text.")]
 ROWS = (
     "Source of the rows of --task: hub (the default), sample (the bundled rows, which `specbench run` measures), a "
@@ -169,6 +170,7 @@ def trainer(kind: str) -> Callable[..., None]:
             typer.Option(
                 "--dtype",
                 help="auto, float32 or bfloat16 (mixed precision); the drafter is saved in its original dtype.",
+                autocompletion=one_of(get_args(TrainSpec.model_fields["dtype"].annotation)),
             ),
         ] = None,
         own_device: Annotated[str | None, typer.Option("--device", help="auto, cuda, mps or cpu.")] = None,

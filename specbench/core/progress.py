@@ -23,6 +23,14 @@ def say_nothing(line: str) -> None:
     """Ignores a progress line."""
 
 
+def format_duration(seconds: float) -> str:
+    """Returns a time in words: 45 s, 12 min, 3 h 20 min."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
+
+
 class Activity:
     """What the process does, and since when. `show`: shows the innermost activity on a terminal. `has_news`: it counts
     something, and no line has said its new count yet."""

@@ -6,19 +6,22 @@ how much, and gives the tolerance of near-ties.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import combinations, cycle
 from statistics import median
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
+from specbench.core.progress import Say, format_duration
 from specbench.models.agreement import SAFETY, shift_of
 from specbench.statistics.bootstrap import FilePart
 
 if TYPE_CHECKING:
     import torch
 
+    from specbench.models.planned_passes import TimeLeft
     from specbench.models.scoring import ScoringModel
 
 ULPS = 2.0  # a tolerance is at least this many rounding steps of the largest logit
@@ -284,34 +287,47 @@ def near_tie_tolerance(target: "ScoringModel", answers: Sequence[BaselineAnswer]
 
 def measure_batch_width(
     target: "ScoringModel", answers: Sequence[BaselineAnswer], max_width: int, tree_width: int | None = None,
-    *, whole: bool = False,
+    *, whole: bool = False, progress: Say | None = None,
 ) -> BatchWidth:  # fmt: skip
     """Compares passes over 2 … `max_width` tokens, and over trees of `tree_width` tokens with their root, with passes
     over one token each, along AR's answers. The short form gives the noise; it reads each prompt NUM_MIXED + 2 times.
     `whole`: reads it for each width, also compares passes on one prefix, repeats them, drops wrong drafts, reads after
-    a longer prefix, and times the passes. The model keeps only its last sequence.
+    a longer prefix, and times the passes. The model keeps only its last sequence. `progress`: gets the time left.
 
     A server, which chooses the widths of its passes, is asked only for the rows along each answer that it wrote, and
     for those after the same text as a prompt."""
     import torch
 
-    is_timed = whole and not target.chooses_width
-    measured = _Measurement(target, max(2, max_width), tree_width, whole)
-    with torch.inference_mode():
+    limit = getattr(target, "context_limit", None) or math.inf
+    places: list[tuple[BaselineAnswer, Prefix]] = [(answer, "short") for answer in answers]
+    if whole and not target.chooses_width:
+        before = [token for answer in answers for token in (*answer.prompt_ids, *answer.token_ids)]
         for answer in answers:
-            measured.along(answer, "short")
-        if is_timed:
-            limit = getattr(target, "context_limit", None) or math.inf
-            before = [token for answer in answers for token in (*answer.prompt_ids, *answer.token_ids)]
-            for answer in answers:
-                room = limit - len(answer.prompt_ids) - len(answer.token_ids) - max(max_width, tree_width or 0)
-                num = int(min(LONG_PREFIX, len(before), room))
-                if num > 0:
-                    prefix = [*before[:num], *answer.prompt_ids]
-                    measured.along(BaselineAnswer(answer.name, prefix, answer.token_ids), "long")
-        if is_timed and answers:
+            room = limit - len(answer.prompt_ids) - len(answer.token_ids) - max(max_width, tree_width or 0)
+            if (num := int(min(LONG_PREFIX, len(before), room))) > 0:
+                prefix = [*before[:num], *answer.prompt_ids]
+                places.append((BaselineAnswer(answer.name, prefix, answer.token_ids), "long"))
+    settings = (max(2, max_width), tree_width, whole)
+    measured = _Measurement(target, *settings)
+    with torch.inference_mode():
+        if progress is not None and not target.chooses_width:
+            from specbench.models.planned_passes import Rehearsal, TimeLeft
+
+            rehearsal = Rehearsal()
+            rehearsed = _Measurement(rehearsal, *settings)
+            for answer, prefix_kind in places:
+                rehearsed.along(answer, prefix_kind)
+            measured.tell = partial(_tell, progress, TimeLeft(rehearsal.passes.lengths, target.passes))
+        for answer, prefix_kind in places:
+            measured.along(answer, prefix_kind)
+        if whole and not target.chooses_width and answers:
             measured.time_padding(answers[0])
     return measured.result(len(answers))
+
+
+def _tell(progress: Say, left: "TimeLeft") -> None:
+    if (seconds := left.seconds()) is not None:
+        progress(f"about {format_duration(seconds)} left")
 
 
 class _Measurement:
@@ -331,6 +347,7 @@ class _Measurement:
         self.rolled_back: bool | None = None
         self.rollback_change: float | None = None
         self.padding_cost: float | None = None
+        self.tell: Callable[[], None] = lambda: None  # called now and then, between passes
 
     def along(self, answer: BaselineAnswer, prefix: Prefix) -> None:
         """Measures along one answer."""
@@ -418,6 +435,7 @@ class _Measurement:
         for place in range(start, len(ids) - 1, width):
             end = min(place + width, len(ids) - 1)
             rows.append(self.target.score(ids[:end], end - place).logits.clone())
+        self.tell()
         return torch.cat(rows)
 
     def _mixed(self, ids: list[int], start: int, widths: Sequence[int]) -> "list[Found]":
@@ -459,6 +477,7 @@ class _Measurement:
             # 2. Passes over one token.
             singles = [self._pass(ids, place + number, 1, prefix)[0] for number in range(width)]
             self._classify(prefix, {1: torch.stack(singles), **wide})
+            self.tell()
             done += width
         return found
 

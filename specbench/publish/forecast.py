@@ -14,6 +14,7 @@ from rich.console import Console
 from specbench.core.console import counted
 from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError
+from specbench.core.progress import format_duration
 from specbench.core.table import Table, text_columns
 from specbench.models.gguf.files import is_gguf
 from specbench.models.loading import is_local
@@ -120,14 +121,6 @@ class Forecast:
             if not self.num_records(group) and sum(self.plan[place].num_trials or 0 for place in places) != 1
         ]
         return chosen[::-1]
-
-
-def format_duration(seconds: float) -> str:
-    """Returns a time in words: 45 s, 12 min, 3 h 20 min."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def make_forecast(runs: Sequence[SuiteRun]) -> Forecast:

@@ -14,9 +14,9 @@ from specbench.core.console import PlainConsole, counted, say
 from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError
 from specbench.core.files import ResumableFolder
-from specbench.core.progress import ProgressBar
+from specbench.core.progress import ProgressBar, format_duration
 from specbench.models.loading import choose_device
-from specbench.publish.forecast import Forecast, estimate_line, format_duration
+from specbench.publish.forecast import Forecast, estimate_line
 from specbench.publish.suite_runs import FOLDER, SuiteRun
 from specbench.publish.tables import measured_table
 from specbench.publish.workers import (

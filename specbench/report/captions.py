@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from specbench.core.console import counted
 from specbench.results.metric_format import metric_of, names_by_text, score_pair, with_interval
 from specbench.results.row import ALL, REPEAT, SHUFFLED, Row, RowWarning
+from specbench.results.warnings import fact_of
 from specbench.statistics.bootstrap import MIN_PROMPTS, SMALL_SAMPLE
 from specbench.tasks.judge import JUDGED
 
@@ -459,12 +460,13 @@ def marked_warnings(row: HasWarnings) -> dict[str, str]:
     return {warning.code: warning.text for warning in row.warnings if warning.code != "few_prompts"}
 
 
-def warning_lines(rows: Sequence[HasWarnings], names: Sequence[str]) -> list[str]:
-    """Returns a line for each kind of warning: the text of the first row that has it, and the names of the others."""
+def warning_lines(rows: Sequence[HasWarnings], names: Sequence[str], for_paper: bool = False) -> list[str]:
+    """Returns a line for each kind of warning: the text of the first row that has it, and the names of the others.
+    `for_paper`: without what to do, which readers of a paper cannot."""
     found: dict[str, list[tuple[str, str]]] = {}
     for row, name in zip(rows, names, strict=True):
         for code, text in marked_warnings(row).items():
-            found.setdefault(code, []).append((name, text))
+            found.setdefault(code, []).append((name, fact_of(text) if for_paper else text))
     lines = []
     for (first, text), *others in found.values():
         same = dict.fromkeys(name for name, _ in others if name != first)

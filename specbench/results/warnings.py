@@ -1,6 +1,7 @@
 """The warnings of a row: reasons to doubt its speed-up, each with its number and a remedy."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,17 @@ from specbench.results.row import MIN_ORDERS, SHUFFLED, Row, RowWarmUp, RowWarni
 from specbench.results.verdict import control_outcomes
 from specbench.statistics import special
 from specbench.statistics.bootstrap import SMALL_SAMPLE, TAILS, Array, Estimate, Resampler
+
+# What to do, at the end of a warning: for whoever measured, not for the readers of a paper.
+REMEDY = re.compile(
+    r"([:;] (for × [\d.]+ )?(measure|judge by|see|check|switch|add|set|run) .*| \(docs/[\w/.-]+\))$", re.DOTALL
+)
+
+
+def fact_of(text: str) -> str:
+    """Returns the text of a warning without what to do."""
+    return REMEDY.sub("", text)
+
 
 MIN_PROMPTS = 5  # in each third; with fewer, one slow prompt would look like a drift
 MANY_PROMPTS = SMALL_SAMPLE // 3  # in each third; with fewer, the jackknife errors are too uncertain

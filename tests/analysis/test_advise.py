@@ -153,7 +153,7 @@ def test_answers_cut_inside_their_reasoning_are_told(tmp_path: Path, advice: ana
     table = next(iter(report_parts(found)))
     assert isinstance(table, Table)
     (line,) = [line for line in table.caption if "reasoning" in line]
-    assert "count as empty: ar, float32 25%;" in line and "sd" not in line
+    assert "count as empty: ar 25%;" in line and "sd" not in line
 
 
 def test_energy_ranks_what_has_it_and_tells_why_others_have_not(tmp_path: Path) -> None:
@@ -221,6 +221,22 @@ def test_the_table_and_its_sentences(advice: analysis.Advice) -> None:
     table, *told = report_parts(advice)
     assert isinstance(table, Table) and len(table.rows) == len(advice.ways)
     assert str(told[0]).startswith(f"best for latency: {advice.ways[0].name}")
+
+
+def test_what_all_ways_share_stands_below_the_table_and_not_in_every_line(advice: analysis.Advice) -> None:
+    def served(way: analysis.Way, load: str) -> analysis.Way:
+        return way.model_copy(update={"precision": "as served", "engine": "served llama.cpp", "load": load})
+
+    ways = [served(way, f"concurrency {place % 2}") for place, way in enumerate(advice.ways)]
+    table, best, *_ = report_parts(advice.model_copy(update={"ways": tuple(ways)}))
+    assert isinstance(table, Table) and "all ways: served llama.cpp" in table.caption
+    names = [row[1] for row in table.rows]
+    assert not any("served" in name for name in names) and all("concurrency" in name for name in names)
+    assert ways[0].name in str(best) and "served llama.cpp" in ways[0].name  # a sentence stands alone
+    ways[1] = ways[1].model_copy(update={"engine": "served vllm"})
+    table = ways_table(advice.model_copy(update={"ways": tuple(ways)}))
+    assert all("served" in row[1] for row in table.rows)
+    assert not any(line.startswith("all ways:") for line in table.caption)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from specbench.analysis.vocab.vocab import (
 )
 from specbench.cli.analyses import vocab
 from specbench.core.errors import ConfigError
+from specbench.core.table import Table
 from specbench.decoding.proposal import OUT_OF_VOCABULARY, PointMass, Proposal
 from specbench.decoding.sampling import DraftProbs, process
 from specbench.models.causal_lm import CausalLM, ModelPair
@@ -209,6 +210,10 @@ def test_string_rejection_is_weak_where_the_drafter_cannot_write() -> None:
     """Tokens that it cannot write take few passes, which is not a merit."""
     short = report_on(made.byte_bpe(), made.bytes_only())
     assert short.writable_in_texts == 1 and verdicts(short)["slrs"] == (True, "fits")
+    cost = next(fit.reason for fit in short.methods if fit.method == "slrs")
+    assert cost.startswith(
+        f"when sampling, ψ of each drafted token costs at least {short.passes_in_texts:.1f} draft passes"
+    )
     found = report_on(made.byte_bpe(), made.wordpiece())
     assert found.writable_in_texts < 0.75 and verdicts(found)["slrs"] == (True, "weak")
     reason = next(fit.reason for fit in found.methods if fit.method == "slrs")
@@ -386,6 +391,26 @@ def test_the_report_fits_into_100_columns_and_needs_no_weights(call: Call, folde
     for part in ("T ∩ D", "6 prompts of mgsm", "injective", "decompositions by the length", "Theorem 4.1"):
         assert part in out
     assert "expected acceptance" not in out
+    told = " ".join(out.split())
+    for term in ("T, the target:", "D, the drafter:", "T ∩ D: those that both have", "plain: without special",
+                 "injective: no text was changed", "changed in bridges: as", "decompositions: the sequences of",
+                 "ψ: the chance that D drafts the text of a token"):  # fmt: skip
+        assert term in told, f"{term}: no legend in {out}"
+
+
+def test_no_mean_hides_that_a_few_tokens_have_almost_all_decompositions() -> None:
+    """A run of 40 spaces has 2^39 of them, so that a mean over all tokens tells of this token alone."""
+    spaces = {b" " * length: (2 ** (length - 1), 2**length - 1) for length in range(1, 41)} | {b"a": (0, 1)}
+    report = report_on(made.byte_bpe(), made.bytes_only()).model_copy(
+        update={"decompositions": Decompositions.of(spaces)}
+    )
+    parts = [part for part in accepted.report_parts(report) if isinstance(part, Table)]
+    assert not any(column.heading == "mean" for part in parts for column in part.columns)
+    (ways,) = [part for part in parts if "plain tokens of T" in part.title]
+    assert ["decompositions", "0", "512", "524,288", "536,870,912", "> 10⁹"] in ways.rows
+    caption = ways.caption
+    assert "the most decompositions: of a token of 40 bytes" in caption
+    assert "0 decompositions: D cannot write 1 of the tokens" in caption
 
 
 def test_json_holds_the_whole_report(call: Call, folder: Path) -> None:

@@ -369,6 +369,21 @@ def test_a_shell_completes_commands_and_the_last_of_several_names(
     assert completed("specbench run --task mgsm --method fsd,sli") == []
     assert "fsd,slem" in completed("specbench run --task mgsm --method fsd,sl")
     assert completed("specbench plot l") == ["load", "languages"]
+    assert completed("specbench plot load RUN --format p") == ["pdf", "pgf", "png"]
+    assert completed("specbench table RUN --format l") == ["latex"]
+    assert completed("specbench advise RUN --goal g") == ["goodput"]
+    assert completed("specbench run --task mgsm --engine e") == ["eager"]
+    assert completed("specbench roofline --dtype b") == ["bfloat16"]
+    assert completed("specbench profile RUN --export s") == ["sglang"]
+
+
+def test_the_usage_line_has_arguments_as_they_are_declared(specbench: Specbench) -> None:
+    for command, usage in (
+        ("memory", "[OPTIONS] FILE [RUN]..."), ("advise", "[OPTIONS] RUN..."), ("list", "[OPTIONS] [KIND] [TASK]"),
+        ("validate", "[OPTIONS] FILES..."), ("leaderboard show", "[OPTIONS] FILE..."),
+    ):  # fmt: skip
+        out = specbench(*command.split(), "--help")[1]
+        assert f"Usage: specbench {command} {usage}" in " ".join(out.split()), out
 
 
 def test_validate_prints_all_problems_of_a_file(specbench: Specbench, tmp_path: Path) -> None:

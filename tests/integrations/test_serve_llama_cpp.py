@@ -26,6 +26,8 @@ def test_the_file_names_every_server_with_its_speculation(tmp_path: Path) -> Non
     assert list(found.servers) == ["ar", "draft", "ngram"] and found.load is None
     assert [method.num_draft_tokens for method in found.methods()] == [0, 4, 4]
     assert list(Serving(Path("t.gguf")).speculation) == ["ar", "ngram"]
+    # To be read and changed by hand, like the files of the guide.
+    assert "hardware: this machine\n" in file.read_text() and "{\n" not in file.read_text()
 
 
 def test_a_file_is_served_measured_and_ended(specbench: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """How a target depends on the width of its passes, and the kinds of differences from AR: each defect, planted in a tiny
 network, has its right name."""
 
+import re
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -18,8 +19,10 @@ from specbench.models.batch_width import TRUSTED, BaselineAnswer, BatchWidth, be
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.eager import EagerSequence, tree_inputs
 from specbench.models.loading import load_model
+from specbench.models.meters import Clock, PassLog
 from specbench.models.near_ties import NEARLY_TIED, Divergence, TokenDifference, find_differences
 from specbench.models.own_passes import independent_rows
+from specbench.models.planned_passes import Rehearsal, TimeLeft
 from specbench.models.scoring import Output
 from specbench.specs.catalogue import load_method
 from tests.support import differences, tiny
@@ -438,6 +441,29 @@ def test_the_rows_of_every_width_are_compared() -> None:
     assert measured.repeated and measured.rolled_back and measured.prefixes["short"] == (20, 43)
     assert measured.prefixes["long"][0] == 20 + 3 * 44
     assert BatchWidth.model_validate_json(measured.model_dump_json()) == measured
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_rehearsal_has_exactly_the_passes_that_are_made(whole: bool) -> None:
+    target, rehearsal, told = twin(), Rehearsal(), list[str]()
+    answers = beginnings(answers_of(target))
+    target.passes.clear()
+    measure_batch_width(target, answers, 4, 7, whole=whole, progress=told.append)
+    measure_batch_width(rehearsal, answers, 4, 7, whole=whole)
+    assert rehearsal.passes.lengths == target.passes.lengths and len(rehearsal.passes.lengths) > 100
+    assert told and all(re.fullmatch(r"about \d+ s left", line) for line in told)
+    assert not whole or len(told) > 50
+
+
+def test_the_time_left_is_that_of_the_passes_not_made_yet() -> None:
+    log = PassLog(Clock(torch.device("cpu")))
+    log.add(1, 0.0, 9.0)  # before the planned ones
+    left = TimeLeft([10, 1, 1, 1, 4, 4, 20], log)
+    log.add(10, 0.0, 200.0)
+    assert left.seconds() is None, "how the time grows with the length is not known"
+    log.add(1, 200.0, 300.0)
+    # Two of 100 s, two between 100 and 200 s, and one twice as long as the longest so far.
+    assert left.seconds() == pytest.approx(2 * 100 + 2 * (100 + 100 * 3 / 9) + 2 * 200)
 
 
 def test_a_target_with_one_row_at_a_time_does_not_depend_on_the_width() -> None:

@@ -14,7 +14,8 @@ import yaml
 from rich.console import Console
 
 from specbench.core.errors import ConfigError
-from specbench.publish.forecast import Forecast, PlannedRun, estimate_line, format_duration, make_forecast, records_in
+from specbench.core.progress import format_duration
+from specbench.publish.forecast import Forecast, PlannedRun, estimate_line, make_forecast, records_in
 from specbench.publish.suite import job_of, run_suite
 from specbench.publish.suite_runs import SuiteRun, load_suite, runs_of
 from specbench.publish.worker_program import run_job

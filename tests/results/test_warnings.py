@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from specbench.cli import make_app
 from specbench.gate.check import check
 from specbench.records.generation import Generation
 from specbench.report.breakdown import breakdown_table
-from specbench.report.captions import marked_warnings
+from specbench.report.captions import MARK, marked_warnings
 from specbench.report.ranking import ranking_tables
 from specbench.report.tables import comparison_table, overview_table, run_table
 from specbench.results.answers import Answer
@@ -25,7 +25,7 @@ from specbench.results.leaderboard import load, write
 from specbench.results.leaderboard_files import compare_with_run, validate
 from specbench.results.row import Row, RowWarmUp, RowWarning
 from specbench.results.runs import RecordedRun, RecordedRuns
-from specbench.results.warnings import WIDE, warm_up_of, warnings_of
+from specbench.results.warnings import WIDE, fact_of, warm_up_of, warnings_of
 from specbench.statistics.bootstrap import Estimate
 from tests.support.records import autoregressive, generation, record
 from tests.support.rows import row
@@ -339,6 +339,108 @@ def test_every_table_with_a_speed_up_marks_it_and_says_why_below(name: str) -> N
     text = shown(*TABLES[name](sound.model_copy(update={"warnings": DOUBTS})))
     assert "1.50 [1.45, 1.55] †" in text and "too wide: measure more" in text and "too few" not in text
     assert "†" not in shown(*TABLES[name](sound))
+
+
+# By code: what a warning tells, and what to do, which a paper leaves out.
+TOLD = {
+    "wide_interval": (
+        "the speed-up's interval is wide, 0.50 to 1.50 (× 3.00)",
+        ": for × 1.25 measure about 90 prompts instead of 18, or on a quieter machine",
+    ),
+    "few_prompts": ("the speed-up rests on 3 prompts and has no interval", ": measure 30 or more"),
+    "ar_drift": (
+        "in the last third of the run the baseline ran at 0.80 [0.75, 0.85] times its speed in the first third, "
+        "so load or clock changed",
+        ": measure again into another folder, without a break",
+    ),
+    "not_steady": (
+        "the speed was not steady after the warm-up (3 blocks, 9 s)",
+        ": measure again, into another folder",
+    ),
+    "implausible": (
+        "a speed-up of 9.00 or more is not possible with 3.10 tokens per target pass, so passes of ar were disturbed",
+        ": measure again, with more prompts",
+    ),
+    "trained_on_test": (
+        "the drafter was trained on 2 of the 4 measured prompts, as its training.json says, so it may know "
+        "them better than others",
+        ": measure prompts that it was not trained on",
+    ),
+    "misread_head": (
+        "its checkpoint may be of another target, or read wrongly",
+        ": check drafter.path (docs/notes/heads.md)",
+    ),
+    "loops": (
+        "90% of its answers repeat themselves in loops; the prompts at which no method does give a speed-up of 1.2 "
+        "instead of 2.3",
+        ": judge by these, or measure other prompts or fewer new tokens",
+    ),
+    "ends_at_once": (
+        "5 of its 6 answers end with their first token, so only the others tell its speed",
+        ": see the prompts with `specbench sample`, and change the template (--chat)",
+    ),
+    "cheap_passes": (
+        "v = 0.80: a verifying pass took less time than AR's pass over one token, and the speed-up is not of "
+        "drafts alone",
+        ": measure again with nothing else running, or take an --engine",
+    ),
+    "uneven_drafts": ("c = 0.017 is a ratio of medians: drafts cost what the average says", ""),
+    "few_orders": (
+        "its drafter was measured in only 1 order of the prompts, and the interval knows nothing of others",
+        ": measure with --repeats 5 or more",
+    ),
+    "baseline_unchecked": ("it is unknown whether the server 'ar' drafts (no counters)", ""),
+    "drafts_nothing": ("its server had no drafts in 3 answers", ": see the server's log"),
+    "caches_unknown": (
+        "the servers do not report how many prompt tokens were cached",
+        ": switch their prefix caches off, and make them report it (vLLM: --enable-prompt-tokens-details)",
+    ),
+    "memory_not_stated": ("the file of the servers does not say how they reserve memory", ": add the key memory"),
+    "settings_differ": ("the servers differ in more than speculation: seed 1 ≠ 2, settings.runs 1 ≠ 2", ""),
+    "learns": ("its drafter learns across requests, so its speed depends on the order of the prompts", ""),
+    "slow_client": (
+        "9% of the time of the answers of 'ar' is spent outside the server: the client or the network is the "
+        "bottleneck",
+        "",
+    ),
+    "read_late": (
+        "client-bound: tokens arrived in bursts, in less than half the time (3 of 'ar' answers)",
+        ": measure again with nothing else running",
+    ),
+    "answers_differ": (
+        "3 of 9 answers differ from those of the server 'ar'",
+        ": run both with batch-invariant kernels, and run specbench audit --servers",
+    ),
+    "few_turns": (
+        "the servers took turns, but had only 2 turns each, so a drift of the machine may be part of the speed-up",
+        ": set turns to 5 or more",
+    ),
+    "tokenizer_unchecked": (
+        "it could not be checked whether the servers serve the model of the tokenizer: they have no "
+        "endpoint that tokenizes a text",
+        "",
+    ),
+    "idle_unchecked": (
+        "it could not be checked whether the servers were idle: they do not report how many requests run",
+        "",
+    ),
+    "impossible_times": ("a server reports times that cannot be (−1 s): they are left out", "; see the server's log"),
+}
+
+
+def test_a_paper_gets_the_fact_of_a_warning_without_what_to_do() -> None:
+    assert TOLD.keys() == set(get_args(RowWarning.model_fields["code"].annotation))
+    for fact, remedy in TOLD.values():
+        assert fact_of(fact + remedy) == fact
+    assert fact_of("the layer of the target may be read wrongly (docs/notes/heads.md)").endswith("read wrongly")
+
+
+def test_only_tables_for_papers_leave_out_what_to_do() -> None:
+    each = measured().model_copy(update={"warnings": DOUBTS})
+    sides = {"1": RecordedRuns().with_records(each, Path("board.json"))}
+    for for_paper, note in ((False, "too wide: measure more"), (True, "too wide")):
+        (table,) = ranking_tables(sides, for_paper=for_paper)
+        assert [line for line in table.caption if MARK in line] == [f"{MARK} fsd: {note}"]
 
 
 def test_the_same_warning_of_several_rows_is_one_line() -> None:

@@ -15,7 +15,7 @@ from specbench.specs.catalogue import method_names, task_names
 from specbench.specs.method import MethodSpec
 from specbench.specs.task import TaskSpec
 from tools.picture import DEMO, REAL, Picture, picture
-from tools.reference import escaped, pages, table
+from tools.reference import FILES, OVERVIEW, escaped, on_page_markdown, overview, pages, table
 from tools.surroundings import EXIT_CODES, OWN
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -101,6 +101,20 @@ def test_every_exit_code_is_there() -> None:
         and isinstance(node.args[0], ast.Constant)
     }  # fmt: skip
     assert {1, 2} <= found <= set(EXIT_CODES)
+
+
+def test_a_clone_has_the_keys_of_files_without_the_site() -> None:
+    """docs/reference.md has them itself; the site has them on their own pages only."""
+    text = OVERVIEW.read_text(encoding="utf-8")
+    assert text == overview(text), "run python -m tools.reference --write"
+    listed = {*re.findall(r"^\| `([\w-]+)` \|", text, re.M)}
+    for specs in FILES.values():
+        for spec in specs.values():
+            assert set(spec.model_fields) <= listed
+    assert set(OWN) <= listed
+    assert "specbench/specs" not in text, "names of classes are no help to whoever writes a file"
+    on_site = on_page_markdown(text)
+    assert "| key |" not in on_site and "## Servers" in on_site
 
 
 def test_text_of_the_code_is_no_markup() -> None:

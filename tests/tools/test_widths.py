@@ -22,6 +22,19 @@ def changed(width: int, num_equal: int, same_as: int) -> WidthChange:
     )  # fmt: skip
 
 
+def test_the_guide_quotes_the_costs_of_one_thread() -> None:
+    docs = PACKAGE.parent / "docs"
+    measured = json.loads((docs / "measured" / "widths.json").read_text(encoding="utf-8"))["parts"]
+    guide = " ".join((docs / "guide" / "gguf.md").read_text(encoding="utf-8").split())
+    for model, name in (("smollm2-135m", "SmolLM2 135M"), ("qwen-coder-0.5b", "0.5B"), ("gemma3-270m", "Gemma 3 270M")):
+        part = measured[model]["llama.cpp, float16 K/V"]
+        (cost,) = [
+            each["cost"] for each in part["batch_width"]["changes"]
+            if (each["compared"], each["width"], each["prefix"]) == ("chain", 6, "short")
+        ]  # fmt: skip
+        assert part["device"].endswith(", 1 thread") and f"{cost:.1f} ({name})" in guide
+
+
 def test_equal_rows_are_told_with_the_number_of_all() -> None:
     assert equal([]) == "–" and equal([changed(2, 10, 1), changed(3, 9, 3)]) == "19/20"
 

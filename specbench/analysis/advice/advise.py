@@ -13,7 +13,7 @@ have records. Another precision is another target: its quality stands beside its
 reference, which is AR of the first run.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal, NamedTuple, get_args
 
 from pydantic import Field
@@ -85,15 +85,19 @@ class Way(FilePart):
     warnings: tuple[RowWarning, ...]
 
     @property
-    def name(self) -> str:
-        length = "" if self.method == "ar" else f", γ {self.num_draft_tokens}"
-        where = [self.precision, self.engine]
-        told = [text for text in where if text not in ("as served", "eager")]  # the engine's name says `served`
-        return f"{self.method}{length}, {', '.join(told)}"
+    def conditions(self) -> tuple[str, ...]:
+        """How the method runs: the target's precision, the engine and the load, each if there is something to tell."""
+        texts = (self.precision, self.engine, self.load)
+        return tuple(text for text in texts if text not in ("as served", "eager", ""))  # the engine says `served`
 
     @property
-    def name_under_load(self) -> str:
-        return self.name + (f", {self.load}" if self.load else "")
+    def name(self) -> str:
+        return self.name_without(())
+
+    def name_without(self, shared: Collection[str]) -> str:
+        """Returns the name without conditions that are told once for all ways."""
+        length = "" if self.method == "ar" else f", γ {self.num_draft_tokens}"
+        return ", ".join([f"{self.method}{length}", *(text for text in self.conditions if text not in shared)])
 
 
 class Advice(FilePart):
@@ -110,6 +114,15 @@ class Advice(FilePart):
     ways: tuple[Way, ...]
     checks: tuple[LevelCheck, ...] = ()
     without_value: Mapping[str, str] = Field(default_factory=dict)
+
+    @property
+    def shared(self) -> list[str]:
+        """The conditions of all ways, which a table tells below it instead of in every line."""
+        first = self.ways[0].conditions if len(self.ways) > 1 else ()
+        return [text for text in first if all(text in way.conditions for way in self.ways)]
+
+    def short_name(self, way: Way) -> str:
+        return way.name_without(self.shared)
 
     @property
     def ranked(self) -> list[Way]:

@@ -30,7 +30,7 @@ def ways_table(advice: Advice) -> Table:
     for place, way in enumerate(advice.ways, start=1):
         is_ranked = way.why_out is None
         rows.append([
-            str(place) if is_ranked else NULL, way.name_under_load,
+            str(place) if is_ranked else NULL, advice.short_name(way),
             marked(way.basis, way), value_text(way, advice),
             number(way.ratio, 2) if place == 1 else with_interval(way.ratio), with_interval(way.speedup),
             score_text(way, advice), NULL if way.peak_bytes is None else f"{way.peak_bytes / GIB:.1f}", way.verdict,
@@ -43,10 +43,11 @@ def ways_table(advice: Advice) -> Table:
                         f"{quality}\n(difference)", "GiB"), *text_columns("verdict"),
     )  # fmt: skip
     unpaired = [way for way in advice.ranked[1:] if not way.paired]
-    cut = {way.name_under_load: way.share_cut_in_reasoning for way in advice.ways if way.share_cut_in_reasoning}
+    cut = {advice.short_name(way): way.share_cut_in_reasoning for way in advice.ways if way.share_cut_in_reasoning}
     caption = [
         f"{advice.task} on {advice.device}; the difference is from {advice.reference}, paired by prompt where records "
         "are there",
+        *([f"all ways: {', '.join(advice.shared)}"] if advice.shared else []),
         *(text for basis, text in BASES.items() if any(way.basis == basis for way in advice.ways)),
         *(check_lines(advice.checks) if any(way.basis == "computed" for way in advice.ways) else []),
         *([f"GiB: {PEAK_MEMORY}"] if any(way.peak_bytes is not None for way in advice.ways) else []),
@@ -60,9 +61,9 @@ def ways_table(advice: Advice) -> Table:
             if cut
             else []
         ),
-        *(f"not ranked: {way.name_under_load}: {way.why_out}" for way in advice.ways if way.why_out is not None),
+        *(f"not ranked: {advice.short_name(way)}: {way.why_out}" for way in advice.ways if way.why_out is not None),
         *(f"left out: {name}: no {GOAL_TEXTS[advice.goal]}: {why}" for name, why in advice.without_value.items()),
-        *warning_lines(advice.ways, [way.name for way in advice.ways]),
+        *warning_lines(advice.ways, list(map(advice.short_name, advice.ways))),
     ]
     return Table(f"advice for {advice.goal}: {GOAL_TEXTS[advice.goal]}", columns, rows, caption)
 
@@ -90,8 +91,8 @@ def sentences(advice: Advice) -> Iterator[str]:
     yield f"best for {advice.goal}: {told(best, advice)}"
     if best.method == "ar":
         yield "that is plain decoding, ahead of every method that was measured"
-    alike = [way.name_under_load for way in advice.ranked[1:] if way.ratio.high is not None and way.ratio.high >= 1]
-    unknown = [way.name_under_load for way in advice.ranked[1:] if way.ratio.high is None]
+    alike = [advice.short_name(way) for way in advice.ranked[1:] if way.ratio.high is not None and way.ratio.high >= 1]
+    unknown = [advice.short_name(way) for way in advice.ranked[1:] if way.ratio.high is None]
     if alike:
         yield f"not told apart from it: {'; '.join(alike)}"
     if unknown:
@@ -104,11 +105,11 @@ def sentences(advice: Advice) -> Iterator[str]:
     if plain is None or plain is best or same is None or same.method == "ar":
         return
     if advice.ranked.index(plain) < advice.ranked.index(same):
-        yield f"plain decoding of {plain.name.removeprefix('ar, ')} is ahead of every method on {same.precision}"
+        yield f"plain decoding of {', '.join(plain.conditions)} is ahead of every method on {same.precision}"
 
 
 def told(way: Way, advice: Advice) -> str:
-    value = f"{way.name_under_load}: {value_text(way, advice)} {GOAL_TEXTS[advice.goal]}"
+    value = f"{way.name}: {value_text(way, advice)} {GOAL_TEXTS[advice.goal]}"
     basis = "" if way.basis == "measured" else f" ({way.basis})"
     change = way.quality_change
     if way.keeps or change.value is None or advice.quality is None:

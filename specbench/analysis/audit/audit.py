@@ -134,16 +134,19 @@ class Audit:
         """Returns the verdicts. A method that raises ConfigError is "not run", with the reason."""
         ar = self.subjects[0]
         assert ar.greedy is not None
+        answers = []
+        for number, each in enumerate(self.prompts, start=1):
+            self.progress(f"ar: answer {number} of {len(self.prompts)}")
+            answers.append(BaselineAnswer(each.name, each.ids, ar.greedy.generate(each.ids, each.stop, 0).token_ids))
         self.progress("ar: noise floor")
-        answers = [
-            BaselineAnswer(each.name, each.ids, ar.greedy.generate(each.ids, each.stop, 0).token_ids)
-            for each in self.prompts
-        ]
         most = max(subject.num_draft_tokens for subject in self.subjects) + 1
         if len(self.subjects) == 1:
             most = MAX_WIDTH  # nothing is drafted: the widths of no method are asked for
         trees = max((subject.tree_width for subject in self.subjects if subject.tree_width), default=None)
-        width = measure_batch_width(self.target, answers, most, trees, whole=self.shows_width)
+        width = measure_batch_width(
+            self.target, answers, most, trees, whole=self.shows_width,
+            progress=lambda left: self.progress(f"ar: noise floor · {left}"),
+        )  # fmt: skip
         noise = width.noise()
         allowance = 4 * noise.mean_square_change / self.sampling.temperature**2  # twice the measured amplitude
         greedy = {subject.name: self._compare_greedy(subject, answers, width) for subject in self.subjects}

@@ -2,6 +2,7 @@
 medians over rounds."""
 
 import random
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,7 +28,7 @@ from specbench.analysis.roofline.report import (
     make_quartiles,
 )
 from specbench.core.errors import ConfigError
-from specbench.core.progress import Say, say_nothing
+from specbench.core.progress import Say, format_duration, say_nothing
 from specbench.decoding.drafters import Drafter, ModelDrafter, NoDrafter
 from specbench.decoding.loop import GenerationOutput, StopRules, decode
 from specbench.decoding.proposal import PointMass, Proposal
@@ -258,8 +259,12 @@ def measure(
     target, drafter = models
     drafting = BoundedDrafter(drafter, target)
     found = PairTimings()
+    started = time.monotonic()
     for number in range(-1, repeats):
-        what = f"round {number + 1} of {repeats}" if number >= 0 else "warming up"
+        what = "warming up"
+        if number >= 0:  # the round that is not measured takes as long as the others
+            left = (time.monotonic() - started) / (number + 1) * (repeats - number)
+            what = f"round {number + 1} of {repeats} · about {format_duration(left)} left"
         progress(f"timing passes after {context} tokens: {what}")
         into = found if number >= 0 else PairTimings()
         sides = list(zip(models, texts, benchmarks, (into.target, into.drafter), strict=True))

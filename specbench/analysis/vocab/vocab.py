@@ -393,8 +393,10 @@ def method_fits(report: VocabReport) -> list[MethodFit]:
         if round_trips.num_changed_by_bridges
     )
     weak = f"{changed}, so the drafter sees changed texts" if changed else ""
-    passes = f"ψ of a token takes {report.passes_in_texts:.1f} draft passes"
-    slrs: tuple[FitVerdict, str] = ("fits", f"{passes}: the drafter's tokens are short")
+    passes = (
+        f"when sampling, ψ of each drafted token costs at least {report.passes_in_texts:.1f} draft passes on average"
+    )
+    slrs: tuple[FitVerdict, str] = ("fits", f"{passes}, where tli takes one")
     if report.writable_in_texts < LARGE_OVERLAP:
         written = f"{report.writable_in_texts:.1%} of the target's tokens in the texts"
         reasons = [f"the drafter can write {written}: only those can be accepted", *([weak] if weak else [])]
@@ -402,7 +404,7 @@ def method_fits(report: VocabReport) -> list[MethodFit]:
     elif weak:
         slrs = ("weak", weak)
     elif report.passes_in_texts > MANY_PASSES:
-        slrs = ("costly", f"{passes}: the drafter's tokens are too long")
+        slrs = ("costly", f"{passes}, where tli takes one: the drafter's tokens are too long")
     verdicts: dict[str, tuple[FitVerdict, str]] = {
         "sd": ("cannot run", "it compares probabilities of the same token ids, but the vocabularies differ"),
         "union": ("no gain", "never accepts more than tli (Theorem 4.1)"),
@@ -501,36 +503,48 @@ MANY_LENGTHS = 20
 def report_parts(report: VocabReport) -> Iterator[Table | str]:
     # 1. How many tokens both have.
     own, other = (f", {dtype}" if dtype else "" for dtype in (report.target_dtype, report.drafter_dtype))
-    yield f"T: {report.target}{own}\nD: {report.drafter}{other}\n"
-    yield Table("vocabularies", text_columns("tokens") + number_columns("T", "D", "T ∩ D", "T ∩ D / T"), [
-        _cells(kind, of.target, of.drafter, of.both, f"{of.ratio:.3f}") for kind, of in report.overlaps.items()
-    ])  # fmt: skip
+    yield f"T, the target: {report.target}{own}\nD, the drafter: {report.drafter}{other}\n"
+    columns = text_columns("tokens") + number_columns("T", "D", "T ∩ D", "T ∩ D / T")
+    rows = [_cells(kind, of.target, of.drafter, of.both, f"{of.ratio:.3f}") for kind, of in report.overlaps.items()]
+    caption = [
+        "T, D: tokens of the target and of the drafter; T ∩ D: those that both have; plain: without special tokens"
+    ]
+    yield Table("vocabularies", columns, rows, caption)
     yield (
-        f"texts: {report.texts}; the drafter has {report.share_of_target:.1%} of the target's tokens there, the\n"
+        f"texts: {report.texts}; the drafter has {report.share_of_target:.1%} of the target's tokens there, the "
         f"target has {report.share_of_drafter:.1%} of the drafter's, counted as often as they appear\n"
     )
     # 2. Whether texts survive each tokenizer.
-    columns = text_columns("") + number_columns("texts", "changed", "by bridges", "injective")
-    yield Table("texts that round-trip", columns, [
+    columns = text_columns("") + number_columns("texts", "changed", "changed\nin bridges", "injective")
+    rows = [
         _cells(side, round_trips.num_texts, round_trips.num_changed, round_trips.num_changed_by_bridges,
                "yes, on these" if round_trips.injective else "no")
         for side, round_trips in report.sides.items()
-    ])  # fmt: skip
+    ]  # fmt: skip
+    caption = [
+        "changed: the text of its tokens is another one; injective: no text was changed",
+        "changed in bridges: as vocabulary bridges decode, which drop one leading space at most",
+    ]
+    yield Table("texts that round-trip", columns, rows, caption)
     for side, round_trips in report.sides.items():
         if round_trips.first is not None:
             yield f"{side}: {round_trips.first.text!r} becomes {round_trips.first.round_trip!r}\n"
     # 3. How the drafter's tokens spell the target's.
     ways = report.decompositions
-    summaries = {
-        "length in bytes": ways.length, "decompositions into D": ways.number,
-        "draft passes for ψ, at least": ways.passes,
-    }  # fmt: skip
-    impossible = f", {ways.num_impossible:,} impossible" if ways.num_impossible else ""
-    columns = text_columns("per token") + number_columns("mean", "sd", "min", "25 %", "median", "75 %", "max")
-    yield Table(f"ways to spell the {ways.num_tokens:,} plain tokens of T in D{impossible}", columns, [
-        _cells(name, of.mean, of.sd, of.min, of.quartile_1, of.median, of.quartile_3, of.max)
-        for name, of in summaries.items()
-    ])  # fmt: skip
+    summaries = {"bytes": ways.length, "decompositions": ways.number, "draft passes for ψ": ways.passes}
+    columns = text_columns("of a token") + number_columns("min", "25 %", "median", "75 %", "max")
+    rows = [
+        _cells(name, of.min, of.quartile_1, of.median, of.quartile_3, of.max) for name, of in summaries.items()
+    ]  # no means: a few long tokens, such as runs of spaces, have more decompositions than all others together
+    most = max(ways.by_length, key=lambda of: of.max)
+    caption = [
+        "decompositions: the sequences of D's tokens that join to the bytes of a token of T",
+        *([f"0 decompositions: D cannot write {ways.num_impossible:,} of the tokens"] if ways.num_impossible else []),
+        *([f"the most decompositions: of a token of {most.length} bytes"] if most.max > 1 else []),
+        "ψ: the chance that D drafts the text of a token, a sum over its decompositions, which slrs needs where it "
+        "samples; it takes so many draft passes or more",
+    ]
+    yield Table(f"how D's tokens write the {ways.num_tokens:,} plain tokens of T", columns, rows, caption)
     lengths, longer = ways.by_length[:MANY_LENGTHS], ways.by_length[MANY_LENGTHS:]
     columns = text_columns("bytes") + number_columns("tokens", "median", "max")
     yield Table("decompositions by the length of the token", columns, [
@@ -538,8 +552,8 @@ def report_parts(report: VocabReport) -> Iterator[Table | str]:
     ])  # fmt: skip
     if longer:
         yield (
-            f"and {sum(of.num_tokens for of in longer):,} tokens of {longer[0].length} to {longer[-1].length} bytes, "
-            f"with up to {_count(max(of.max for of in longer))} decompositions (--json lists them)\n"
+            f"and {sum(of.num_tokens for of in longer):,} tokens of {longer[0].length} to {longer[-1].length} bytes "
+            "(--json lists them)\n"
         )
     # 4. What methods make of it.
     columns = text_columns("method", "runs", "verdict")
@@ -559,11 +573,5 @@ def report_parts(report: VocabReport) -> Iterator[Table | str]:
     yield Table(title, (*columns, *text_columns("why")), rows)
 
 
-def _cells(*cells: str | float) -> list[str]:
-    return [cell if isinstance(cell, str) else _count(cell) for cell in cells]
-
-
-def _count(value: float) -> str:
-    if value >= 10 ** (6 if isinstance(value, float) else 9):
-        return f"{value:.1e}"
-    return f"{value:,.2f}" if isinstance(value, float) else f"{value:,}"
+def _cells(*cells: str | int) -> list[str]:
+    return [cell if isinstance(cell, str) else f"{cell:,}" if cell <= 10**9 else "> 10⁹" for cell in cells]

@@ -1,11 +1,13 @@
 """llama.cpp servers inside this process, by xllamacpp, so that nobody needs a binary: `specbench serve-llama-cpp`."""
 
-import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from specbench.core.environment import require
 from specbench.core.errors import ConfigError
@@ -96,7 +98,7 @@ class Serving:
             del server
 
     def file(self, addresses: Mapping[str, str], tokenizer: str, hardware: str, **more: Any) -> str:
-        """Returns the content of a servers file, as JSON, which is YAML too."""
+        """Returns the content of a servers file: YAML to be read and changed by hand."""
         servers = {name: {"url": url, "speculation": self.speculation[name]} for name, url in addresses.items()}
         content = {"tokenizer": tokenizer, "hardware": hardware, "memory": "same KV", "servers": servers, **more}
-        return json.dumps(content, indent=1) + "\n"
+        return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, default_flow_style=None, width=math.inf)

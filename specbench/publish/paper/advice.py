@@ -17,7 +17,7 @@ def drawing_of_advice(advice: Advice) -> Drawing:
     factor = 1.0 if quality is None else quality.factor
     points = [
         Point(
-            way.name_under_load + ("" if way.basis == "measured" else f" ({way.basis})"), way.value,
+            way.name + ("" if way.basis == "measured" else f" ({way.basis})"), way.value,
             Estimate() if quality is None else times(way.quality, factor), way.peak_bytes, way.n, way,
             {"target": way.target, "precision": way.precision, "engine": way.engine, "load": way.load,
              "num_draft_tokens": way.num_draft_tokens, "basis": way.basis, "run": way.run},
@@ -43,6 +43,6 @@ def drawing_of_advice(advice: Advice) -> Drawing:
         memory_line(panels),
         *([f"{len(advice.ranked) - len(shown)} ways behind the first {MOST_SERIES} are not drawn"]
           if len(advice.ranked) > len(shown) else []),
-        *warning_lines(shown, names),
+        *warning_lines(shown, names, for_paper=True),
     ]  # fmt: skip
     return Drawing(tuple(panels), advice.goal, "prompts", caption)

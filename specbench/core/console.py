@@ -4,6 +4,7 @@ import os
 import re
 import sys
 import time
+import unicodedata
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
@@ -50,6 +51,18 @@ def visible(text: str) -> str:
     return CONTROLS.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
 
 
+UNSEEN = {"Cc", "Cf", "Zl", "Zp"}  # categories: controls, marks of direction, zero-width signs, separators of lines
+
+
+def revealed(text: str) -> str:
+    """Returns a text with the escape of each sign that nobody sees, such as \\u200b, but for tabs and line feeds: names
+    of strangers could look like others by them."""
+    if text.isprintable():
+        return text
+    signs = ((sign, sign not in "\t\n" and unicodedata.category(sign) in UNSEEN) for sign in text)
+    return "".join(f"\\u{ord(sign):04x}" if is_unseen else sign for sign, is_unseen in signs)
+
+
 _printed_at = [time.monotonic()]
 
 
@@ -93,6 +106,8 @@ def counted(num: int, noun: str) -> str:
 
 def speed_text(tokens_per_second: float) -> str:
     """Returns tokens/s as tables and progress show it: with one decimal below 1000, else without."""
+    if abs(tokens_per_second) >= 1e15:  # no machine has it, but a stranger's file may
+        return f"{tokens_per_second:.3g}"
     return f"{tokens_per_second:z.{1 if tokens_per_second < 1000 else 0}f}"
 
 

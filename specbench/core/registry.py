@@ -242,15 +242,17 @@ class ScorerFeatures:
 
     needs_reference: if False, the scorer is called with "" as reference. takes_language: whether the factory's first
         argument is the task's language. version: raise it when a change of the code changes scores: tasks with this
-        scorer get another digest, so that old and new scores do not share a table. examples: for tasks of another
-        harness, a function of the scorer's options, `data` and `limit`. It returns the TaskData that replaces the
-        task's rows. metrics: the declarations of its metrics.
+        scorer get another digest, so that old and new scores do not share a table. packages: other distributions that
+        compute its scores, which with other versions may be others. examples: for tasks of another harness, a function
+        of the scorer's options, `data` and `limit`. It returns the TaskData that replaces the task's rows. metrics: the
+        declarations of its metrics.
     """
 
     metrics: tuple[Metric, ...] = ()
     needs_reference: bool = True
     takes_language: bool = False
     version: int = 1
+    packages: tuple[str, ...] = ()
     examples: Callable[..., Any] | None = None
 
 

@@ -20,6 +20,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table as ScreenTable
 from rich.text import Text
 
+from specbench.core.console import revealed
 from specbench.core.errors import ConfigError, nearest
 
 RULE: tuple[str, ...] = ()  # a row of a Table that begins a new section
@@ -260,10 +261,11 @@ def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]], is_nu
 
 
 def escaped_markdown(text: str) -> str:
-    """Returns a text as one line without markup, since users' names may contain any character."""
+    """Returns a text as one line without markup and unseen signs, since users' names may contain any character."""
+    text = revealed(" ".join(text.splitlines()))
     for character in MARKDOWN_SPECIAL:
         text = text.replace(character, f"\\{character}")
-    return " ".join(text.splitlines())
+    return text
 
 
 def escaped_latex(text: str) -> str:

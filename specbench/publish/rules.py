@@ -21,7 +21,7 @@ from specbench.analysis.claims.explain import Measured, measured_problem
 from specbench.core.console import counted
 from specbench.core.environment import builtin_dir
 from specbench.report.captions import MANY_CUT, OFTEN, runs_on, runs_on_lines, why_unranked
-from specbench.results.answers import BASELINE, Answer
+from specbench.results.answers import BASELINE, Answer, joined
 from specbench.results.conditions import differences
 from specbench.results.metric_format import metric_of, with_interval
 from specbench.results.paired import RowWithRecords
@@ -574,7 +574,7 @@ def _disturbed(each: RuledRow) -> str:
     some of AR's passes are as fast as ever: a baseline all of whose passes are slow was not disturbed."""
     speedup, length = each.row.metric("speedup"), each.row.value("mean_acceptance_length")
     lowest = speedup.value if speedup.low is None else speedup.low
-    passes = np.concatenate([np.zeros(0), *(answer.token_passes for answer in each.baseline)])
+    passes = joined(each.baseline, "token_passes")
     verifying, plain = (
         sum(answer.target_seconds for answer in side) / max(1, sum(answer.num_steps for answer in side))
         for side in (each.own, each.baseline)

@@ -8,6 +8,7 @@ import json
 import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
+from sys import intern
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
@@ -337,7 +338,8 @@ class Record(Stored, kw_only=True):
 
     @property
     def key(self) -> Key:
-        return self.task, self.subset, self.example, self.repeat, self.turn
+        """The names, which all records of a run repeat, are one text in memory."""
+        return intern(self.task), intern(self.subset), self.example, self.repeat, self.turn
 
     @property
     def name(self) -> str:

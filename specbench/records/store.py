@@ -5,6 +5,7 @@ subset and method at a time, so the store keeps the place of every record in the
 """
 
 import gc
+from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,11 +18,17 @@ KEPT = 2**24  # bytes of lines whose records stay in memory, so that most runs a
 
 
 class Place(NamedTuple):
-    """A line of the file. `methods`: the bytes of each method's part; empty if they are not known."""
+    """A line of the file. `methods`: their names; empty if the places of their parts are not known. `bounds`: where the
+    part of each begins and ends in the line."""
 
     start: int
     length: int
-    methods: dict[str, tuple[int, int]]
+    methods: tuple[str, ...] = ()
+    bounds: Sequence[int] = ()
+
+    @property
+    def parts(self) -> dict[str, tuple[int, int]]:
+        return dict(zip(self.methods, zip(self.bounds[::2], self.bounds[1::2], strict=True), strict=True))
 
 
 class _Line(msgspec.Struct):
@@ -31,17 +38,19 @@ class _Line(msgspec.Struct):
 _parts = msgspec.json.Decoder(_Line)
 
 
-def _places_of_methods(line: bytes) -> dict[str, tuple[int, int]]:
+def _place_of(start: int, line: bytes, known: dict[tuple[str, ...], tuple[str, ...]]) -> Place:
+    """Returns the place of a line. `known`: names of methods, which all records of a run share."""
     try:
         methods = _parts.decode(line).methods
     except (ValueError, RecursionError):  # a line of an earlier version, which is read as a whole
-        return {}
-    places, end = {}, 0
-    for name, part in methods.items():
-        start = line.index(bytes(part), end)
-        end = start + len(bytes(part))
-        places[name] = start, end
-    return places
+        return Place(start, len(line))
+    bounds, end = array("l"), 0
+    for part in methods.values():
+        begin = line.index(bytes(part), end)
+        end = begin + len(bytes(part))
+        bounds.extend((begin, end))
+    names = tuple(methods)
+    return Place(start, len(line), known.setdefault(names, names), bounds)
 
 
 class RecordStore(Mapping[Key, Record]):
@@ -50,29 +59,37 @@ class RecordStore(Mapping[Key, Record]):
     `only`: a part of the store, with some of the records or of their methods. `add`: writes a new record to the file.
     """
 
-    def __init__(self, file: RecordFile, check: Callable[[Record], None] = lambda record: None) -> None:
-        """Reads the whole file once. Raises ConfigError for a damaged file and for a record for which `check` raises
-        ValueError."""
+    def __init__(
+        self, file: RecordFile, check: Callable[[Record], None] = lambda record: None,
+        hear: Callable[[Record, bytes], None] | None = None,
+    ) -> None:  # fmt: skip
+        """Reads the whole file once. `hear`: is told each record with its line. Raises ConfigError for a damaged file
+        and for a record for which `check` raises ValueError."""
         self._file = file
         self._methods: frozenset[str] | None = None  # all
         self._places: dict[Key, Place] = {}
         self._kept: dict[Key, Record] = {}
+        self._names: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._room = KEPT
-        gc.disable()  # records hold no cycles, and a search for some takes a tenth of the time of reading
+        if hear is None:
+            gc.disable()  # records hold no cycles, and a search for some takes a tenth of the time of reading
         try:
             for start, line, record in file.located(check):
+                if hear is not None:
+                    hear(record, line)
                 self._place(record, start, line)
         finally:
             gc.enable()
 
     def _place(self, record: Record, start: int, line: bytes) -> None:
+        key = record.key
         if self._room >= len(line):
             self._room -= len(line)
-            self._places[record.key] = Place(start, len(line), {})
-            self._kept[record.key] = record
+            self._places[key] = Place(start, len(line))
+            self._kept[key] = record
         else:
-            self._kept.pop(record.key, None)
-            self._places[record.key] = Place(start, len(line), _places_of_methods(line))
+            self._kept.pop(key, None)
+            self._places[key] = _place_of(start, line, self._names)
 
     def add(self, record: Record) -> None:
         """Writes a record to the end of the file. Raises ConfigError for a disk error."""
@@ -113,10 +130,9 @@ class RecordStore(Mapping[Key, Record]):
     def _read(self, key: Key, place: Place) -> Record:
         line = self._file.bytes_at(place.start, place.length)
         if self._methods is not None and place.methods:
-            parts = {name: line[slice(*place.methods[name])] for name in place.methods if name in self._methods}
             # the line with fewer methods: what is before the first, these, and what is after the last
-            (first, _), *_ = place.methods.values()
-            *_, (_, last) = place.methods.values()
+            first, last = place.bounds[0], place.bounds[-1]
+            parts = {name: line[slice(*of)] for name, of in place.parts.items() if name in self._methods}
             names = (msgspec.json.encode(name) + b":" + part for name, part in parts.items())
             line = line[: line.rindex(b"{", 0, first) + 1] + b",".join(names) + line[last:]
         try:

@@ -100,7 +100,8 @@ class PartedText(NamedTuple):
 @dataclass(frozen=True)
 class ShownRecord:
     """A recorded prompt with the answers of AR and the methods. `prompt`: None if it could not be rendered again.
-    `prompt_tokens`: the number of its tokens for AR; in later turns, methods have their own earlier answers in it."""
+    `prompt_tokens`: the number of its tokens for AR; in later turns, methods have their own earlier answers in it.
+    `language`: the code of the language in which answers are asked for; None if the task names none."""
 
     task: str
     subset: str
@@ -111,11 +112,13 @@ class ShownRecord:
     prompt: ShownPrompt | None
     reference: Any
     answers: tuple[ShownAnswer, ...]
+    language: str | None = None
 
     @classmethod
     def of(
-        cls, record: Record, methods: Collection[str], prompt: ShownPrompt | None = None, scorer: Scorer | None = None
-    ) -> "ShownRecord":
+        cls, record: Record, methods: Collection[str], prompt: ShownPrompt | None = None, scorer: Scorer | None = None,
+        language: str | None = None,
+    ) -> "ShownRecord":  # fmt: skip
         """Returns a record. `scorer`: that of its task, which says what it read in the answers."""
         plain = record.methods.get(BASELINE)
         answers = tuple(
@@ -124,7 +127,7 @@ class ShownRecord:
         )  # fmt: skip
         return cls(
             record.task, record.subset, str(record.id), record.repeat, record.turn, record.prompt_tokens or 0, prompt,
-            record.reference, answers,
+            record.reference, answers, language,
         )  # fmt: skip
 
     @property
@@ -268,7 +271,10 @@ def shown_run(
     except ConfigError as error:  # the scorer's package is not here, or has changed
         problems.append(f"what was read in the answers is not shown: {error}")
     shown = tuple(
-        ShownRecord.of(record, methods, shown_prompts.get(record.key), scorers.get((record.task, record.subset)))
+        ShownRecord.of(
+            record, methods, shown_prompts.get(record.key), scorers.get((record.task, record.subset)),
+            by_place[record.task, record.subset].language,
+        )
         for record in chosen
-    )
+    )  # fmt: skip
     return ShownRun(shown, len(records), tuple(problems))

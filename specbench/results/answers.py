@@ -1,21 +1,26 @@
 """What rows need of an answer: its counts, sums and times, without tokens, texts, steps and passes.
 
 A run may have more records than memory, while the rows over all subsets need every answer of a method. So each record
-is read once, and only these numbers stay.
+is read once, and only these numbers stay: single ones in memory, the times of passes and other long columns in a
+temporary file.
 """
 
+import hashlib
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import lru_cache
 from itertools import zip_longest
+from sys import intern
+from tempfile import SpooledTemporaryFile, gettempdir
 from typing import Any, Protocol, Self
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from specbench.core.files import writing
 from specbench.core.values import bytes_digest
 from specbench.records.columns import PassTimes, Steps
 from specbench.records.generation import External, Score, WarmUpRecord
@@ -31,10 +36,57 @@ BASELINE = "ar"
 
 NONE = np.zeros(0)
 NO_STEPS, NO_PASSES = np.zeros((0, 4), dtype=np.int64), np.zeros((2, 0))
-MOST_KEPT = 2**15  # answers, of a few kB each
+MOST_KEPT = 2**13  # answers in memory, of one or two kB each, besides those that are asked for
+MOST_BYTES = 2**20  # of a file that stay in memory
+LONG_COLUMNS: Sequence[tuple[str, type[np.generic], tuple[int, ...]]] = (
+    ("draft_passes", np.float64, (-1,)), ("token_passes", np.float64, (-1,)), ("step_kinds", np.int64, (-1, 4)),
+    ("token_gaps", np.float64, (-1,)), ("passes_by_width", np.float64, (2, -1)),
+)  # fmt: skip
 
 
-class Answer(msgspec.Struct, kw_only=True, gc=False):
+class PartFile:
+    """Parts of bytes, which are only added and read: in memory up to MOST_BYTES, then in a temporary file, which no
+    folder lists."""
+
+    def __init__(self) -> None:
+        self._file = SpooledTemporaryFile(MOST_BYTES)  # noqa: SIM115  # closed with the answers
+        self._end = 0
+
+    def add(self, part: bytes) -> int:
+        """Returns where the part begins. Raises ConfigError for a disk error."""
+        with writing(f"temporary folder {gettempdir()}", "free some space, or set TMPDIR to a folder with more"):
+            self._file.seek(self._end)
+            self._file.write(part)
+        start, self._end = self._end, self._end + len(part)
+        return start
+
+    def read(self, start: int, size: int = -1) -> bytes:
+        self._file.seek(start)
+        return self._file.read(size)
+
+
+class FiledColumns:
+    """The long columns of an answer in a file: their sizes in bytes, then their numbers."""
+
+    HEAD = 8 * len(LONG_COLUMNS)
+    __slots__ = ("file", "start")
+
+    def __init__(self, file: PartFile, start: int) -> None:
+        self.file, self.start = file, start
+
+    @classmethod
+    def of(cls, file: PartFile, columns: Sequence[NDArray[Any]]) -> Self:
+        sizes = np.array([column.nbytes for column in columns], dtype=np.int64)
+        return cls(file, file.add(b"".join([sizes.tobytes(), *(column.tobytes() for column in columns)])))
+
+    def __getitem__(self, place: int) -> NDArray[Any]:
+        sizes = np.frombuffer(self.file.read(self.start, self.HEAD), dtype=np.int64)
+        _, kind, shape = LONG_COLUMNS[place]
+        start = self.start + self.HEAD + int(sizes[:place].sum())
+        return np.frombuffer(self.file.read(start, int(sizes[place])), dtype=kind).reshape(shape)
+
+
+class Answer(msgspec.Struct, kw_only=True, gc=False, array_like=True):
     """One method's answer to one prompt.
 
     A pair is a sum and the number of its terms, or what the name says of both. Fields without a comment are those of
@@ -53,9 +105,9 @@ class Answer(msgspec.Struct, kw_only=True, gc=False):
     reference_digest: str = ""
     prompt_ids_digest: str | None = None
     # 2. Identities, to compare answers.
-    tokens_digest: str
-    steps_digest: str
-    text_digest: str
+    tokens_digest: bytes
+    steps_digest: bytes
+    text_digest: bytes
     # 3. Counts.
     finish: str
     route: str | None
@@ -86,8 +138,6 @@ class Answer(msgspec.Struct, kw_only=True, gc=False):
     decode_seconds: float
     pass_seconds: float  # of both models
     target_seconds: float
-    draft_passes: NDArray[np.float64]  # the seconds of each
-    token_passes: NDArray[np.float64]  # the baseline's passes over one token
     rule_seconds: float | None
     tokenizer_seconds: float | None
     cpu_joules: float | None
@@ -95,9 +145,7 @@ class Answer(msgspec.Struct, kw_only=True, gc=False):
     peak_host_bytes: int | None
     peak_device_bytes: int | None
     warm_up: WarmUpRecord | None
-    step_kinds: NDArray[np.int64]  # [n, 4] of chains: drafted, accepted, emitted tokens, and the number of such steps
-    token_gaps: NDArray[np.float64]  # of a server: see `latency.token_gaps`
-    passes_by_width: NDArray[np.float64]  # [2, most + 1] of chains: seconds and number of the target's passes
+    columns: Any  # LONG_COLUMNS as arrays or as FiledColumns; each is a property below
     # 5. Draft trees.
     passes_by_length: Mapping[int, tuple[float, int]]  # by the power of two up to which the length reaches
     tree_ranks: Sequence[tuple[int, int]]
@@ -116,14 +164,15 @@ class Answer(msgspec.Struct, kw_only=True, gc=False):
 
     @classmethod
     def of(
-        cls, generation: Generation, decodes_with: str = "target", record: Record | None = None,
+        cls, generation: Generation, decodes_with: str = "target", of_record: Mapping[str, Any] = {},
         language: str | None = None, is_baseline: bool = False,
     ) -> Self:  # fmt: skip
         """Returns the numbers of a generation, with each pass under the model that ran it: the decode loop lists all
         passes of a model that decodes alone under the target.
 
-        `decodes_with`: the method's; for "random" the generation names the model in `decoded_by`. `language`: the code
-        of the language that the text is tested for. Raises ValueError for a generation without `decoded_by`.
+        `decodes_with`: the method's; for "random" the generation names the model in `decoded_by`. `of_record`: the
+        fields of `record_fields`. `language`: the code of the language that the text is tested for. Raises ValueError
+        for a generation without `decoded_by`.
         """
         g, steps, total = generation, generation.steps, generation.steps.total
         decoder = g.decoded_by if decodes_with == "random" else decodes_with
@@ -136,25 +185,13 @@ class Answer(msgspec.Struct, kw_only=True, gc=False):
         if external is not None and external.events:
             gaps = np.array(token_gaps(external.events))
             external = msgspec.structs.replace(external, events=[])
-        of_record: dict[str, Any] = {}
-        if record is not None:
-            reference = record.reference
-            of_record = {
-                "key": record.key, "prompt": record.prompt, "process": record.process, "part": record.part,
-                "measured_at": record.measured_at, "prompt_tokens": record.prompt_tokens,
-                "prompt_ids_digest": record.prompt_ids_digest,
-                "reference_digest": bytes_digest([msgspec.json.encode(reference)]),
-                "truncated_tokens": record.truncated_tokens,
-                "num_references": len(reference) if isinstance(reference, list) else int(bool(reference)),
-            }  # fmt: skip
         if g.truncated_tokens is not None:
-            of_record["truncated_tokens"] = g.truncated_tokens
+            of_record = {**of_record, "truncated_tokens": g.truncated_tokens}
         drafting = steps.drafted > 0
         return cls(
             **of_record,
-            tokens_digest=bytes_digest([g.token_ids.tobytes()], 32),
-            steps_digest=bytes_digest([steps.counts.tobytes()], 32),
-            text_digest=bytes_digest([g.text.encode("utf-8", "surrogatepass")], 32),
+            tokens_digest=_digest(g.token_ids.tobytes()), steps_digest=_digest(steps.counts.tobytes()),
+            text_digest=_digest(g.text.encode("utf-8", "surrogatepass")),
             finish=g.finish, route=g.route, is_tree=g.is_tree, is_external=g.is_external, is_served=g.is_served,
             is_drafted_alone=is_alone, num_new_tokens=g.num_new_tokens, num_loop_tokens=loop_tokens_of(g),
             num_timed_tokens=g.num_timed_tokens,
@@ -168,15 +205,16 @@ class Answer(msgspec.Struct, kw_only=True, gc=False):
             divergence=_sum(None if g.is_tree else g.positions.get("divergence")),
             draw_overlap=None if g.draw_overlap is None else (sum(g.draw_overlap), len(g.draw_overlap)),
             ttft_seconds=g.ttft_seconds, draft_prefill_seconds=g.draft_prefill_seconds,
-            decode_seconds=g.decode_seconds, token_gaps=gaps,
+            decode_seconds=g.decode_seconds,
             pass_seconds=sum(draft, sum(target)), target_seconds=sum(target),
-            draft_passes=np.array(draft) if draft else NONE,
-            token_passes=_token_passes(g.passes.target) if is_baseline else NONE,
             rule_seconds=g.rule_seconds, tokenizer_seconds=g.tokenizer_seconds, cpu_joules=g.cpu_joules,
             gpu_joules=g.gpu_joules, peak_host_bytes=g.peak_host_bytes, peak_device_bytes=g.peak_device_bytes,
             warm_up=g.warm_up,
-            step_kinds=NO_STEPS if g.is_tree or is_alone else _step_kinds(steps),
-            passes_by_width=NO_PASSES if g.is_tree or is_alone else _passes_by_width(g.passes.target),
+            columns=(
+                np.array(draft) if draft else NONE, _token_passes(g.passes.target) if is_baseline else NONE,
+                NO_STEPS if g.is_tree or is_alone else _step_kinds(steps), gaps,
+                NO_PASSES if g.is_tree or is_alone else _passes_by_width(g.passes.target),
+            ),
             passes_by_length=_passes_by_length(g) if g.is_tree and not is_alone else {},
             tree_ranks=g.tree_ranks or (), level_chances=_level_chances(g), score=g.score, scores=g.scores,
             statistics=g.statistics, problem=g.problem, status=g.outcome.get("status"),
@@ -184,6 +222,31 @@ class Answer(msgspec.Struct, kw_only=True, gc=False):
             in_language=None if language is None else _is_in_language(g.answer, language), external=external,
             left_out_own=g.left_out_own,
         )  # fmt: skip
+
+    @property
+    def draft_passes(self) -> NDArray[np.float64]:
+        """The seconds of each."""
+        return self.columns[0]  # type: ignore[no-any-return]
+
+    @property
+    def token_passes(self) -> NDArray[np.float64]:
+        """The baseline's passes over one token, in seconds."""
+        return self.columns[1]  # type: ignore[no-any-return]
+
+    @property
+    def step_kinds(self) -> NDArray[np.int64]:
+        """[n, 4] of chains: drafted, accepted, emitted tokens, and the number of such steps."""
+        return self.columns[2]  # type: ignore[no-any-return]
+
+    @property
+    def token_gaps(self) -> NDArray[np.float64]:
+        """Of a server: see `latency.token_gaps`."""
+        return self.columns[3]  # type: ignore[no-any-return]
+
+    @property
+    def passes_by_width(self) -> NDArray[np.float64]:
+        """[2, most + 1] of chains: seconds and number of the target's passes."""
+        return self.columns[4]  # type: ignore[no-any-return]
 
     @property
     def task(self) -> str:
@@ -217,12 +280,44 @@ class Answer(msgspec.Struct, kw_only=True, gc=False):
         return self.external
 
 
+def _digest(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest()[:16]
+
+
+OF_RECORD = (
+    "key", "prompt", "process", "part", "measured_at", "prompt_tokens", "prompt_ids_digest", "reference_digest",
+    "num_references",
+)  # fmt: skip
+
+
+def record_fields(record: Record) -> dict[str, Any]:
+    """Returns what the answers to a record have in common."""
+    reference = record.reference
+    return {
+        "key": record.key, "prompt": record.prompt,
+        "process": None if record.process is None else intern(record.process), "part": record.part,
+        "measured_at": record.measured_at, "prompt_tokens": record.prompt_tokens,
+        "prompt_ids_digest": record.prompt_ids_digest,
+        "reference_digest": bytes_digest([msgspec.json.encode(reference)]),
+        "truncated_tokens": record.truncated_tokens,
+        "num_references": len(reference) if isinstance(reference, list) else int(bool(reference)),
+    }  # fmt: skip
+
+
 def loop_tokens_of(g: Generation) -> int:
     return count_loop_tokens(g.token_ids[:-1] if g.finish == "eos" else g.token_ids)
 
 
 def _token_passes(passes: PassTimes) -> NDArray[np.float64]:
     return np.array(passes.seconds)[np.array(passes.query_lengths) == 1] if passes else NONE
+
+
+def joined(answers: Sequence[Answer], name: str) -> NDArray[np.float64]:
+    """Returns the numbers of a long column of all answers, one answer after the other, and holds them once."""
+    numbers = bytearray()
+    for answer in answers:
+        numbers += getattr(answer, name).tobytes()
+    return np.frombuffer(numbers, dtype=np.float64)
 
 
 BASE = 2**10  # above every count of a step
@@ -296,15 +391,18 @@ def answers_of(
 ) -> list[Answer]:  # fmt: skip
     """Returns a method's answers. `languages`: by subset the code that texts are tested for. Raises ValueError, which
     names the record."""
-    found = []
-    for record in records:
-        try:
-            generation = record.methods[method]
-            language = languages.get(record.subset)
-            found.append(Answer.of(generation, decodes_with, record, language, is_baseline=method == BASELINE))
-        except ValueError as error:
-            raise ValueError(f"record of {record.name}: {method}: {error}") from error
-    return found
+    return [
+        _answer(record, record_fields(record), method, decodes_with, languages.get(record.subset)) for record in records
+    ]
+
+
+def _answer(
+    record: Record, of_record: Mapping[str, Any], method: str, decodes_with: str, language: str | None
+) -> Answer:
+    try:
+        return Answer.of(record.methods[method], decodes_with, of_record, language, is_baseline=method == BASELINE)
+    except ValueError as error:
+        raise ValueError(f"record of {record.name}: {method}: {error}") from error
 
 
 def prompt_of(key: Key) -> Key:
@@ -316,45 +414,81 @@ Ratings = Mapping[tuple[Key, str], float | None]  # of a judge, by record and me
 Languages = Mapping[str, Mapping[str, str | None]]  # the code that texts are tested for, by task and subset
 
 
+class AnswerFile:
+    """A method's answers to a task in files. Their long columns stay there."""
+
+    _encode = msgspec.msgpack.Encoder(
+        enc_hook=lambda value: value.start if isinstance(value, FiledColumns) else list(value)
+    ).encode
+    _decode = msgspec.msgpack.Decoder(Answer).decode
+
+    def __init__(self) -> None:
+        self._answers, self._columns = PartFile(), PartFile()
+
+    def file_columns(self, answer: Answer) -> None:
+        answer.columns = FiledColumns.of(self._columns, answer.columns)
+
+    def add(self, answer: Answer) -> None:
+        """Adds an answer whose columns are in the file."""
+        part = self._encode(answer)
+        self._answers.add(len(part).to_bytes(8, "little") + part)
+
+    def answers(self) -> Iterator[Answer]:
+        content, start = memoryview(self._answers.read(0)), 0
+        while start < len(content):
+            end = start + 8 + int.from_bytes(content[start : start + 8], "little")
+            answer = self._decode(content[start + 8 : end])
+            answer.columns = FiledColumns(self._columns, answer.columns)
+            yield answer
+            start = end
+
+
 class RunAnswers:
     """The answers of a run by task and method, from one pass over its records.
 
-    Of a run with more than MOST_KEPT answers, memory holds AR's and those of the two methods that were asked for last;
-    they are read again from `records`. `decodes_with`: of each method. `problems`: how often answers have no score, by
+    Of a run with more than MOST_KEPT answers, memory holds AR's and those of the method that was asked for last; a
+    temporary file holds the others. `decodes_with`: of each method. `problems`: how often answers have no score, by
     task and reason. `looping`: the prompts to which some method, AR included, gave an answer with a loop.
     """
 
     def __init__(
         self, decodes_with: Mapping[str, str], languages: Languages, records: RecordStore | None = None
     ) -> None:
-        self.records = records
         self.problems: Counter[tuple[str, str]] = Counter()
         self.looping: set[Key] = set()  # turn and repeat 0
         self._decodes_with, self._languages = decodes_with, languages
         self._answers: dict[tuple[str, str], dict[Key, Answer]] = {}
-        self._num_kept = 0
+        self._files: dict[tuple[str, str], AnswerFile] = {}
+        self._num_answers = 0
         self._ratings: Ratings | None = None
         for record in records.values() if records is not None else ():
             self.add(record)
 
     def add(self, record: Record) -> None:
         """Raises ValueError, which names the record, for a generation that does not tell which model decoded it."""
+        of_record = record_fields(record)
+        language = self._languages.get(record.task, {}).get(record.subset)
         for method, generation in record.methods.items():
             self.problems.update([(record.task, generation.problem)] if generation.problem else [])
-            if method == BASELINE or self._num_kept <= MOST_KEPT:
-                num_loop_tokens = self._keep(record, method).num_loop_tokens
-                self._num_kept += 1
-            else:
-                num_loop_tokens = loop_tokens_of(generation)
-            if num_loop_tokens:
-                self.looping.add(prompt_of(record.key))
-        if self._num_kept > MOST_KEPT:
-            self._answers = {place: each for place, each in self._answers.items() if place[1] == BASELINE}
+            answer = _answer(record, of_record, method, self._decodes_with[method], language)
+            if answer.num_loop_tokens:
+                self.looping.add(prompt_of(answer.key))
+            self._keep((answer.task, method), answer)
 
-    def _keep(self, record: Record, method: str) -> Answer:
-        (answer,) = answers_of([record], method, self._decodes_with[method], self._languages.get(record.task, {}))
-        self._answers.setdefault((record.task, method), {})[record.key] = answer
-        return answer
+    def _keep(self, place: tuple[str, str], answer: Answer) -> None:
+        if place not in self._files:
+            self._files[place] = AnswerFile()
+        self._files[place].file_columns(answer)
+        self._num_answers += 1
+        if self._num_answers == MOST_KEPT + 1:
+            for other in [other for other in self._answers if other[1] != BASELINE]:
+                for each in self._answers.pop(other).values():
+                    self._files[other].add(each)
+        if place[1] == BASELINE or self._num_answers <= MOST_KEPT:
+            self._answers.setdefault(place, {})[answer.key] = answer
+        else:
+            self._files[place].add(answer)
+            self._answers.pop(place, None)  # it is read again
 
     def keys(self, task: str) -> list[Key]:
         """Returns the keys of a task's records."""
@@ -362,14 +496,12 @@ class RunAnswers:
 
     def of(self, keys: Sequence[Key], method: str) -> list[Answer]:
         """Returns a method's answers. Raises KeyError for a record or a method that the run does not have."""
-        places = {(key[0], method) for key in keys}
-        if self._num_kept > MOST_KEPT and not places <= self._answers.keys():
-            assert self.records is not None
-            for place in [place for place in self._answers if place[1] != BASELINE][:-1]:
+        places = dict.fromkeys((key[0], method) for key in keys)
+        if absent := [place for place in places if place in self._files and place not in self._answers]:
+            for place in [place for place in self._answers if place[1] != BASELINE and place not in places]:
                 del self._answers[place]
-            tasks = {task for task, _ in places}
-            for record in self.records.only([key for key in self.records if key[0] in tasks], (method,)).values():
-                self._keep(record, method)
+            for place in absent:
+                self._answers[place] = self._read(place)
         found = [self._answers[key[0], method][key] for key in keys]
         if self._ratings is None:
             return found
@@ -377,6 +509,16 @@ class RunAnswers:
             msgspec.structs.replace(each, scores={**each.scores, JUDGED: self._ratings.get((each.key, method))})
             for each in found
         ]
+
+    def _read(self, place: tuple[str, str]) -> dict[Key, Answer]:
+        """Reads answers from their file. What AR's answers have, too, is in memory once."""
+        baseline, found = self._answers[place[0], BASELINE], {}
+        for answer in self._files[place].answers():
+            known = baseline[answer.key]
+            for name in OF_RECORD:
+                setattr(answer, name, getattr(known, name))
+            found[answer.key] = answer
+        return found
 
     def with_ratings(self, ratings: Ratings) -> "RunAnswers":
         """Returns the same answers with a judge's rating each, which may be None."""

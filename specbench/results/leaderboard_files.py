@@ -15,9 +15,10 @@ from specbench.core.console import counted
 from specbench.core.errors import ConfigError
 from specbench.results.conditions import FieldDifference, Sourced, check_together, conflicts, differences
 from specbench.results.leaderboard import ROWS, check_writable, edit_rows, load, merge_rows, read
-from specbench.results.metric_format import number
+from specbench.results.metric_format import OF_SCORES, number
 from specbench.results.row import LATER_METRICS, LATER_WARNINGS, UNVERIFIABLE_FIELDS, Evidence, Row
 from specbench.results.runs import RecordedRun, RecordedRuns, finished_run, run_folder_of
+from specbench.results.scorer_versions import OTHER_VERSION, SACREBLEU, signed_versions, without_version
 from specbench.results.verdict import FAILS_BELOW
 from specbench.results.warnings import in_words_of
 from specbench.tasks.judge import JUDGED
@@ -294,6 +295,8 @@ def compare_with_run(
         if is_added and getattr(own, name) is not None:
             own = own.model_copy(update={name: None})
             stated.append(name)
+    own, by_others = _by_other_versions(row, own)
+    stated += by_others
     values, own_values = (
         dotted.flat(each.model_dump(mode="json", exclude=set(UNVERIFIABLE_FIELDS))) for each in (row, own)
     )
@@ -315,6 +318,22 @@ def compare_with_run(
         {"verdict": row.verdict, "evidence": row.evidence}, {"verdict": reported[0], "evidence": evidence}
     )
     return [*found, *contradicted], [FROM_REPORT, *stated]
+
+
+def _by_other_versions(row: Row, own: Row) -> tuple[Row, list[str]]:
+    """Returns the recomputed row, with the corpus scores of the row wherever sacrebleu's signatures differ in nothing
+    but its version; and the names of these scores among the fields that were not compared."""
+    signatures, metrics, told = dict(own.signatures), dict(own.metrics), []
+    for name, signature in row.signatures.items():
+        here = own.signatures.get(name, "")
+        if signature == here or without_version(signature) != without_version(here):
+            continue
+        signatures[name] = signature
+        of_score = {f"{name}{end}" for end in ("", *OF_SCORES)} & row.metrics.keys() & metrics.keys()
+        metrics |= {each: row.metrics[each] for each in of_score}
+        theirs, ours = ("+".join(dict.fromkeys(signed_versions([text]))) for text in (signature, here))
+        told.append(f"{name} ({OTHER_VERSION}: {SACREBLEU} {theirs} there and {ours} here)")
+    return own.model_copy(update={"signatures": signatures, "metrics": metrics}), told
 
 
 def _is_equal(mine: Any, other: Any) -> bool:

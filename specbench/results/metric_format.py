@@ -24,7 +24,12 @@ def without_digest(versioned: str) -> str:
 def number(metric: Estimate | float | None, digits: int, factor: float = 1, sign: str = "") -> str:
     """Returns a value as tables show it: times `factor`, with `digits` decimals. `sign`: "+" also shows a plus."""
     value = metric.value if isinstance(metric, Estimate) else metric
-    return NULL if value is None else f"{factor * value:{sign}z.{digits}f}"
+    return NULL if value is None else _fixed(factor * value, digits, sign)
+
+
+def _fixed(value: float, digits: int, sign: str) -> str:
+    """Returns a number with so many decimals; one of more than fifteen digits, which no measurement is, with three."""
+    return f"{value:{sign}z.{digits}f}" if abs(value) < 1e15 else f"{value:{sign}.3g}"
 
 
 def speed(metric: Estimate | None) -> str:
@@ -34,7 +39,7 @@ def speed(metric: Estimate | None) -> str:
 
 def interval(metric: Estimate | None, digits: int = 2, factor: float = 1, sign: str = "") -> str:
     """Returns the 95 % interval, such as "[1.20, 1.31]"; empty where there is none."""
-    return interval_of(metric, lambda end: f"{factor * end:{sign}z.{digits}f}")
+    return interval_of(metric, lambda end: _fixed(factor * end, digits, sign))
 
 
 def interval_of(metric: Estimate | None, text: Callable[[float], str]) -> str:

@@ -12,10 +12,10 @@ import numpy as np
 from specbench.records.records import Key
 from specbench.results.answers import (
     BASELINE,
-    NONE,
     Answer,
     acceptance_rates,
     end_to_end_columns,
+    joined,
     length_columns,
     prompt_of,
     speed_columns,
@@ -157,9 +157,10 @@ def speeds(
 
 def times(prompts: Resampler, own: Sequence[Answer], baseline: Sequence[Answer]) -> dict[str, Estimate]:
     """Returns the times of the parts of decoding, and the cost ratio. An external decoder does not report passes."""
-    draft_passes = np.concatenate([NONE, *(a.draft_passes for a in own)])
-    token_passes = np.concatenate([NONE, *(a.token_passes for a in baseline)])
-    draft_pass, token_pass = _median(draft_passes), _median(token_passes)
+    draft_passes = joined(own, "draft_passes")
+    draft_seconds, draft_pass = float(draft_passes.sum()), _median(draft_passes)
+    del draft_passes  # of all answers of a large run, as the next ones
+    token_pass = _median(joined(baseline, "token_passes"))
     overheads = [[a.decode_seconds - a.pass_seconds for a in side] for side in (own, baseline)]
     shares = [
         prompts.ratio(seconds, [a.decode_seconds for a in side], bounds=SHARE)
@@ -172,7 +173,7 @@ def times(prompts: Resampler, own: Sequence[Answer], baseline: Sequence[Answer])
         "ttft_seconds": _median(a.ttft_seconds for a in own),
         "draft_prefill_seconds": _median(a.draft_prefill_seconds for a in own),
         "tpot_seconds": _median(a.decode_seconds / a.num_timed_tokens for a in own if a.num_timed_tokens > 0),
-        "draft_seconds": float(draft_passes.sum()),
+        "draft_seconds": draft_seconds,
         "verify_seconds": sum(a.target_seconds for a in own),
         "overhead_seconds": sum(overheads[0]),
         **sums,  # unknown where an answer does not record them
@@ -214,9 +215,9 @@ def expected_speedup(
 
 
 def _median(values: Iterable[float | None] | Array) -> float | None:
-    """Returns the median of the known values; None without any."""
-    known = values if isinstance(values, np.ndarray) else [value for value in values if value is not None]
-    return float(np.median(known)) if len(known) else None
+    """Returns the median of the known values; None without any. An array is sorted in part."""
+    known = values if isinstance(values, np.ndarray) else np.array([value for value in values if value is not None])
+    return float(np.median(known, overwrite_input=True)) if len(known) else None
 
 
 def metrics_of(
@@ -397,7 +398,7 @@ def served_metrics(prompts: Resampler, own: Sequence[Answer], baseline: Sequence
     spans = {
         "ttft": [a.ttft_seconds for a in own if a.ttft_seconds is not None],
         "tpot": [a.decode_seconds / a.num_timed_tokens for a in own if a.num_timed_tokens > 0],
-        "itl": np.concatenate([NONE, *(a.token_gaps for a in own)]).tolist(),
+        "itl": joined(own, "token_gaps").tolist(),
         "e2e": [a.seconds for a in own],
     }
     if any(a.reasoning_tokens for a in own):

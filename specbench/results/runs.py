@@ -98,23 +98,30 @@ class RecordedRun:
         """The same for comparisons, which need no languages: to identify them takes longer than to read."""
         return self._read_answers({})
 
-    def _read_answers(self, languages: Languages) -> RunAnswers:
+    def read(self, hear: Callable[[Record, bytes], None]) -> None:
+        """Reads records and answers anew, in one pass. `hear`: is told each record with its line."""
+        vars(self).pop("records", None)
+        vars(self)["answers"] = self._read_answers(languages_of(self.tasks, is_installed("lingua")), hear)
+
+    def _read_answers(self, languages: Languages, hear: Callable[[Record, bytes], None] | None = None) -> RunAnswers:
         """If the records are not read yet, one pass reads both."""
         answers = RunAnswers({name: method.decodes_with for name, method in self.methods.items()}, languages)
         if "records" in vars(self):
             for record in self.records.values():
                 answers.add(record)
         else:
-            vars(self)["records"] = self._read(answers.add)
-        answers.records = self.records
+            vars(self)["records"] = self._read(answers.add, hear)
         return answers
 
-    def _read(self, hear: Callable[[Record], None] = lambda record: None) -> RecordStore:
+    def _read(
+        self, add: Callable[[Record], None] = lambda record: None,
+        hear: Callable[[Record, bytes], None] | None = None,
+    ) -> RecordStore:  # fmt: skip
         methods = {name: method.most_draft_tokens for name, method in self.methods.items()}
 
         def check(record: Record) -> None:
             record.check(methods)
-            hear(record)
+            add(record)
 
         with ExitStack() as stack:
             try:
@@ -125,7 +132,7 @@ class RecordedRun:
                 ) from error
             except OSError:
                 pass  # a read-only folder is read without a lock
-            records = RecordStore(RecordFile(self.path / RECORDS), check)
+            records = RecordStore(RecordFile(self.path / RECORDS), check, hear)
         if not records:
             raise ConfigError(f"run '{self.path}': has no records: {RUN_HINT}")
         return records

@@ -9,7 +9,7 @@ import numpy as np
 
 from specbench.core.console import counted
 from specbench.records.generation import WarmUpRecord
-from specbench.results.answers import Answer
+from specbench.results.answers import Answer, joined
 from specbench.results.conditions import differences
 from specbench.results.metric_format import with_interval
 from specbench.results.row import MIN_ORDERS, SHUFFLED, Row, RowWarmUp, RowWarning
@@ -314,18 +314,23 @@ MATTERS = 0.05  # of a target pass: a smaller error of a step's drafts changes n
 def uneven_drafts(row: Row, own: Sequence[Answer], baseline: Sequence[Answer]) -> str | None:
     """Warns of a draft cost c, a ratio of medians, that is far from the ratio of means, which the speed-up follows."""
     cost = row.value("cost_ratio")
-    drafts, plain = (
-        np.concatenate([np.zeros(0), *(getattr(each, name) for each in side)])
-        for side, name in ((own, "draft_passes"), (baseline, "token_passes"))
-    )
     num_steps = sum(each.num_steps for each in own)
-    if not cost or not len(drafts) or not plain.sum() or not num_steps:
+    if not cost or not num_steps:
         return None
-    mean = float(drafts.mean() / plain.mean())
+    # One column of all answers of a large run at a time.
+    plain = joined(baseline, "token_passes")
+    if not plain.sum():
+        return None
+    plain_mean, plain_median = plain.mean(), np.median(plain, overwrite_input=True)
+    del plain
+    drafts = joined(own, "draft_passes")
+    if not len(drafts):
+        return None
+    mean = float(drafts.mean() / plain_mean)
     is_uneven = max(mean / cost, cost / mean) > UNEVEN
     if not is_uneven or abs(mean - cost) * len(drafts) / num_steps < MATTERS:
         return None
-    first, last = np.percentile(drafts, [10, 90]) / np.median(plain)
+    first, last = np.percentile(drafts, [10, 90], overwrite_input=True) / plain_median
     return (
         f"c = {cost:.3f} is a ratio of medians, but a draft pass took {mean:.3f} target passes on average (eight of "
         f"ten took {first:.3f} to {last:.3f}): drafts cost what the average says, while the expected speed-up uses c"

@@ -104,7 +104,7 @@ def resamples(num_prompts: int, seed: int) -> Iterator[Array]:
         yield _counts(min(size, NUM_RESAMPLES - start), num_prompts, (seed, start)).astype(np.float64)
 
 
-@lru_cache(maxsize=128)  # 128 MB: all metrics of a row, and all methods of a subset, resample the same prompts
+@lru_cache(maxsize=64)  # 64 MB: all metrics of a row, and all methods of a subset, resample the same prompts
 def _counts(num_resamples: int, num_prompts: int, seed: tuple[int, int]) -> NDArray[np.integer]:
     drawn = _drawn(num_resamples, num_prompts, seed)
     drawn += num_prompts * np.arange(num_resamples)[:, None]
@@ -116,7 +116,7 @@ def _counts(num_resamples: int, num_prompts: int, seed: tuple[int, int]) -> NDAr
 def _group_counts(sizes: tuple[int, ...], seed: int) -> list[NDArray[np.integer]]:
     """Returns how often each unit of each group is drawn in each of NUM_RESAMPLES resamples."""
     generator = np.random.default_rng(seed)
-    drawn = [generator.multinomial(size, np.full(size, 1 / size), size=NUM_RESAMPLES) for size in sizes]
+    drawn = (generator.multinomial(size, np.full(size, 1 / size), size=NUM_RESAMPLES) for size in sizes)
     return [counts.astype(np.min_scalar_type(counts.max(initial=0))) for counts in drawn]
 
 

@@ -229,6 +229,10 @@ def test_a_changed_file_is_found_by_its_digest(specbench: Callable[..., Any], ho
     archive(tmp_path / "x.tar.gz", [(member(name), content) for name, content in files.items()])
     code, _, err = specbench("bundle", "verify", "x.tar.gz")
     assert code == 2 and "README.md: has the digest" in err
+    (tmp_path / "board.json").write_bytes(files[f"{RUN}leaderboard.json"])
+    code, out, err = specbench("leaderboard", "show", "board.json", "--bundle", "x.tar.gz")
+    assert code == 0 and "recomputed" not in out
+    assert "warning: x.tar.gz: README.md: has the digest" in err and "specbench bundle verify x.tar.gz tells all" in err
     del files[MANIFEST]
     archive(tmp_path / "x.tar.gz", [(member(name), content) for name, content in files.items()])
     assert "is absent or unreadable" in specbench("bundle", "verify", "x.tar.gz")[2]

@@ -2,22 +2,31 @@
 would do something else."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from specbench.core.errors import ConfigError
 from specbench.core.values import WHOLE, bytes_digest
+from specbench.publish.board.check import _marks
 from specbench.publish.bundle.contradictions import check_records, is_one_command
 from specbench.publish.bundle.crate import COMMANDS, MANIFEST, METADATA, README
 from specbench.publish.bundle.verify import verified, verify
 from specbench.publish.rules import look_alike
+from specbench.records.folder import ENVIRONMENT, read_environments
+from specbench.results.leaderboard import ROWS
+from specbench.results.row import with_digest
 from specbench.results.runs import RecordedRun
+from specbench.tasks.scoring.texts import TranslationScorer
 from tests.attacks.bounds import within_bounds
 from tests.attacks.test_rules import each_record, edited, measured, rows_anew
 from tests.support.bundles import archive, bundled, files_in, independent_runs, member, rewritten
+from tests.support.runs import run_into
 
 Edit = Callable[[Path], object]
 
@@ -134,6 +143,84 @@ def test_scores_without_their_references_are_stated(honest: Path, tmp_path: Path
     with verified([bundled([tmp_path / "run"], tmp_path / "x.tar.gz")]) as [found]:
         assert not found.problems
         assert all("scores (references are left out)" in each.level.except_for for each in found.rows)
+
+
+HERE = version("sacrebleu")
+
+
+@pytest.fixture(scope="module")
+def translated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose scores sacrebleu makes, with those of the second answer as another version could have made them."""
+    folder = tmp_path_factory.mktemp("translated") / "run"
+    run_into(folder, "sd", subsets=("de-en",), limit=2, task="wmt")
+
+    def other_score(number: int, record: dict[str, Any]) -> None:
+        for each in record["methods"].values() if number else ():
+            each |= {"score": each["score"] + 1, "scores": {**each["scores"], "bleu": each["score"] + 1}}
+
+    each_record(folder, other_score)
+    rows_anew(folder)
+    return folder
+
+
+def scored_by(folder: Path, sacrebleu: str) -> None:
+    """A run that notes this version."""
+    for environment in read_environments(folder):
+        environment["packages"]["sacrebleu"] = sacrebleu  # type: ignore[index]
+        (folder / ENVIRONMENT).write_text(json.dumps({"environments": [environment]}))
+
+    def sign(row: dict[str, Any]) -> dict[str, object]:
+        signatures = {
+            name: re.sub(r"version:[\w.]+", f"version:{sacrebleu}", text) for name, text in row["signatures"].items()
+        }
+        return with_digest({**row, "signatures": signatures})
+
+    edited(folder, ROWS, lambda board: board.update(rows=[sign(row) for row in board["rows"]]))
+
+
+def test_scores_of_another_version_of_their_scorer_are_no_forgery(translated: Path, tmp_path: Path) -> None:
+    """The answer that scores otherwise, and the corpus scores of the rows, are stated; with equal versions they
+    contradict the records."""
+    shutil.copytree(translated, tmp_path / "run")
+    scored_by(tmp_path / "run", "2.4.0")
+
+    def better(board: dict[str, Any]) -> None:
+        (row,) = (each for each in board["rows"] if each["method"].startswith("sd@"))
+        row["metrics"]["bleu"]["value"] += 1
+        row["metrics"]["bleu_difference"] |= {"value": 1.0}
+        board["rows"] = [with_digest(each) for each in board["rows"]]
+
+    edited(tmp_path / "run", ROWS, better)
+    with verified([bundled([tmp_path / "run"], tmp_path / "x.tar.gz")]) as [found]:
+        assert not found.all_problems()
+        for each in found.rows:
+            answers, *scores = sorted(each.level.except_for, key=lambda text: not text.startswith("scores"))
+            assert each.level.name == "recomputed" and f"sacrebleu 2.4.0 there and {HERE} here" in answers
+            assert "another version of the scorer scores 2 answers otherwise" in answers
+            assert [text.partition(" (another version of the scorer")[0] for text in scores] == ["bleu", "chrf"]
+        assert len([line for line in _marks(found) if "not made again: " in line]) == 3, "a board tells the reviewer"
+    scored_by(tmp_path / "run", HERE)
+    with verified([bundled([tmp_path / "run"], tmp_path / "y.tar.gz")]) as [found]:
+        assert [each.wrong is None for each in found.rows] == [True, False] and "bleu" in str(found.rows[1].wrong)
+        assert ["2 scores that the text does not get" in line for line in found.problems] == [True]
+
+
+def test_a_scorer_that_is_not_installed_contradicts_nothing(translated: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(_: object) -> None:
+        raise ConfigError("scorer.tokenizer = 'ja-mecab': needs MeCab")
+
+    monkeypatch.setattr(TranslationScorer, "signature", property(absent))
+    found = check_records(RecordedRun(translated))
+    assert found.problems == [] and list(found.unscored) == ["scores (scorer.tokenizer = 'ja-mecab': needs MeCab)"]
+
+
+def test_a_signature_of_a_version_that_was_not_there(translated: Path, tmp_path: Path) -> None:
+    shutil.copytree(translated, tmp_path / "run")
+    scored_by(tmp_path / "run", "2.4.0")
+    environments = json.loads((translated / ENVIRONMENT).read_text())
+    (tmp_path / "run" / ENVIRONMENT).write_text(json.dumps(environments))
+    problems = check_records(RecordedRun(tmp_path / "run")).problems
+    assert [f"{ENVIRONMENT}: sacrebleu {HERE}, but wmt" in line for line in problems] == [True]
 
 
 @pytest.mark.parametrize(

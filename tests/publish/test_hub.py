@@ -131,7 +131,11 @@ def test_results_that_would_mislead_are_refused(specbench, tmp_path):
     data = {"data_source": "hub", "data_location": "me/own:default:test", "task": "mine@1:0123456789ab"}
     assert "hold scores" in told([measured(**data)], DRAFTER, "board.json", "--dataset", "me/own", *HUB[2:])
     assert "OWNER/NAME" in told([measured()], DRAFTER, "board.json", "--dataset", "a/b/c", *HUB[2:])
+    assert "OWNER/NAME" in told([measured()], DRAFTER, "board.json", "--dataset", "tau", *HUB[2:])
+    assert "hold scores" in told([measured()], DRAFTER, "board.json", "--dataset", "OpenAI/GSM8K", *HUB[2:])
     assert "https://" in told([measured()], DRAFTER, "board.json", *HUB[:2], "--source", "file.tar.gz")
+    secret = ("--source", "https://me:secret-word@example.org/bundle")
+    assert "has a user or a password" in told([measured()], DRAFTER, "board.json", *HUB[:2], *secret)
     assert "two rows" in told([measured(), measured(device="Another CPU")])
     assert "drafter" in told([measured()], TARGET, "board.json", *HUB)
     assert "did you mean 'org/drafter'" in told([measured()], "org/draftr", "board.json", *HUB)

@@ -1,6 +1,7 @@
 """Pages of leaderboards: what they say, that they are whole, alone and safe. In a browser: test_site_browser.py."""
 
 import json
+import math
 import multiprocessing
 import os
 import random
@@ -16,6 +17,7 @@ from pydantic import ValidationError
 
 from specbench.core.errors import ConfigError
 from specbench.core.files import lock_of, locked
+from specbench.publish.site.answers import write_page
 from specbench.publish.site.build import MARK, build
 from specbench.publish.site.charts import front, prediction_plots, quality_speed_plots, scale
 from specbench.publish.site.entries import COLUMNS, read_entries
@@ -23,6 +25,7 @@ from specbench.publish.site.row_page import accepted_counts, provenance, time_pa
 from specbench.report import ranking as ranks
 from specbench.report.captions import verdict_of
 from specbench.report.ranking import rank_rows
+from specbench.report.shown import ShownAnswer, ShownRecord, ShownRun
 from specbench.results.leaderboard import load, write
 from specbench.results.metric_format import number
 from specbench.results.paired import RowWithRecords
@@ -106,8 +109,10 @@ def test_pages_can_be_read_aloud(made):
         assert all(each["id"] in labels for each in page.of("input", "select")), name
         assert not re.search(r"<(button|a|th|caption|h\d)[^>]*>\s*</", text), f"{name}: an element without a name"
         for each in page.of("svg"):
-            assert each.get("role") == "img" or 'aria-hidden="true"' in text
-        pictures = [each["aria-labelledby"].split() for each in page.of("svg") if each.get("role") == "img"]
+            assert each.get("role") in ("img", "group") or 'aria-hidden="true"' in text
+        drawn = re.findall('<svg[^>]* role="img".*?</svg>', text, re.DOTALL)
+        assert not any("<a " in each for each in drawn), f"{name}: nobody hears the links of an image"
+        pictures = [each["aria-labelledby"].split() for each in page.of("svg") if each.get("role")]
         assert all(f'<title id="{title}">' in text and f'<desc id="{told}">' in text for title, told in pictures)
         regions = [each for _, each in page.elements if each.get("role") == "region"]
         assert all(
@@ -177,6 +182,52 @@ def test_texts_of_rows_are_never_markup(tmp_path):
         assert not page.of("img") and "onerror" not in {a for _, found in page.elements for a in found}, name
         assert len(page.of("script")) == 1 and "onerror" in " ".join(page.texts), name
     assert HOSTILE in Page(all_pages(tmp_path / "site")["index.html"]).texts
+
+
+UNSEEN = "\u202eab\u2066\u200b\x1b"
+
+
+def test_signs_that_nobody_sees_are_shown_but_in_answers(tmp_path):
+    """They could turn the order of what stands around them; models write them for good reasons."""
+    texts = {"method": f"{UNSEEN}@1:0", "target": UNSEEN, "drafter": UNSEEN, "command": f"specbench run {UNSEEN}"}
+    write(tmp_path / "board.json", [row(**texts, seed=seed, metrics=metrics(random.Random(0))) for seed in (0, 1)])
+    built = build([tmp_path / "board.json"], tmp_path / "site", UNSEEN)
+    shown = "\\u202eab\\u2066\\u200b\\u001b"
+    for name, text in all_pages(tmp_path / "site").items():
+        assert shown in text and not any(sign in text for sign in UNSEEN if not sign.isalpha()), name
+    index = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    options = [each["value"] for each in Page(index).of("option") if each["value"].startswith("=")]
+    lines = [json.loads(each["data-f"]) for each in Page(index).of("tr") if "data-f" in each]
+    assert options and all(f"={value}" in options for line in lines for value in line), "filters find what they show"
+    assert [line for line in built.warnings if "looks like another" in line and "\\u202e" in line]
+    answer = ShownAnswer("ar", 1.0, {}, "eos", 3, {"text": f"<b>\u200f{UNSEEN}"}, {})
+    record = ShownRecord("t", "ar", "1", 0, 0, 5, None, f"ref\u200f{UNSEEN}", (answer,), "ar")
+    write_page(tmp_path / "answers.html", "t", ShownRun((record,), 1, ()))
+    text = (tmp_path / "answers.html").read_text(encoding="utf-8")
+    assert f"&lt;b&gt;\u200f{UNSEEN}" in text and f"ref\u200f{UNSEEN}" in text
+    blocks = [each for each in Page(text).of("pre")]
+    assert blocks == [{"tabindex": "0", "dir": "auto", "lang": "ar"}], "right-to-left texts, read in their language"
+
+
+def test_names_that_look_like_others_are_told(tmp_path):
+    names = ("Qwen/Qwen3-8B", "Qw\u0435n/Qwen3-8B")
+    write(tmp_path / "board.json", [row(target=name) for name in names])
+    built = build([tmp_path / "board.json"], tmp_path / "site", "x")
+    (line,) = built.warnings
+    assert "'Qw\\u0435n/Qwen3-8B' mixes letters of several scripts" in line
+
+
+def test_two_files_with_other_numbers_for_one_row(tmp_path):
+    """The first one is shown, and the others told: a copy from elsewhere, with other places, is no other row."""
+    first = row(metrics={"speedup": Estimate(value=1.5)})
+    write(tmp_path / "first.json", [first])
+    write(tmp_path / "copy.json", [first.model_copy(update={"run": "elsewhere"})])
+    write(tmp_path / "forged.json", [first.model_copy(update={"metrics": {"speedup": Estimate(value=9.0)}})])
+    files = [tmp_path / f"{name}.json" for name in ("first", "copy", "forged")]
+    built = build(files, tmp_path / "site", "x")
+    (line,) = (each for each in built.warnings if "other numbers" in each)
+    assert built.num_rows == 1 and line.startswith(f"{files[2]}: ") and f"of {files[0]}" in line
+    assert "9.00" not in (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
 
 
 def test_ranks_are_those_of_show(made, tmp_path):
@@ -335,6 +386,28 @@ def test_a_row_of_impossible_size_has_a_page(tmp_path):
     build([tmp_path / "board.json"], tmp_path / "site", "x")
     with pytest.raises(ValidationError):
         Row.model_validate(row().model_dump() | {"accepted_tokens_per_step": (1, -1)})
+
+
+@pytest.mark.parametrize("value", [1e308, 1e300, -1e308, 1e-300, 3e15])
+def test_numbers_that_no_measurement_has_are_short_and_drawn(tmp_path, value):
+    """Products and ranges of finite numbers may be infinite."""
+    names = ("speedup", "speedup_expected", "tokens_per_second", "tokens_per_second_ar", "accuracy",
+             "accuracy_difference", "mean_acceptance_length", "acceptance_rate", "draft_seconds", "verify_seconds",
+             "overhead_seconds", "new_tokens")  # fmt: skip
+    own = {name: Estimate(value=value, low=-abs(value), high=abs(value)) for name in names}
+    rows = [
+        row(method=f"m{n}@1:0", quality="accuracy", metrics=each, accepted_tokens_per_step=(10**299, 10**299))
+        for n, each in enumerate((own, own, metrics(random.Random(0))))
+    ]
+    write(tmp_path / "board.json", rows)
+    build([tmp_path / "board.json"], tmp_path / "site", "x")
+    for name, text in all_pages(tmp_path / "site").items():
+        places = [value for _, found in Page(text).elements for key, value in found.items() if key in COORDINATES]
+        assert all(math.isfinite(float(each)) for each in places), name
+        assert not re.search(r"\d{40}|(\d{3},){15}", text.replace(str(10**299), "")), name
+
+
+COORDINATES = {"x", "y", "x1", "x2", "y1", "y2", "cx", "cy", "width"}
 
 
 def test_scales_are_round_and_hold_all_values():

@@ -115,6 +115,7 @@ def test_texts_of_users_are_no_commands():
     lines = [line for line in made.splitlines() if line.startswith("|")]
     assert len({len(re.split(r"(?<!\\)\|", line)) for line in lines}) == 1 and len(lines) == 3
     assert escaped_markdown("*a*_b_ <i>") == r"\*a\*\_b\_ \<i>"
+    assert escaped_markdown("a\u202eb\u200bc\nd") == r"a\\u202eb\\u200bc d", "nobody is led by signs that nobody sees"
 
 
 def test_sections_and_headings_are_rows_of_every_format():

@@ -75,7 +75,8 @@ def test_a_share_of_the_oracle_is_that_of_the_costs() -> None:
 def test_a_pass_after_which_nothing_was_drawn_is_a_cost() -> None:
     own, baseline, wasted = answers_of(records(), "m"), answers_of(records(), "ar"), answers_of(records(), "m")
     for answer in wasted:
-        answer.draft_passes = np.concatenate([answer.draft_passes, np.full(60, 0.125)])
+        _, *others = answer.columns
+        answer.columns = np.concatenate([answer.draft_passes, np.full(60, 0.125)]), *others
     prompts = Resampler.of(own, 0)
     shares = [length_metrics(prompts, side, baseline, 0.25)["oracle_share"].value or 0.0 for side in (wasted, own)]
     assert shares[0] < shares[1]

@@ -20,7 +20,7 @@ from specbench.report.breakdown import breakdown_table
 from specbench.report.captions import MARK, marked_warnings
 from specbench.report.ranking import ranking_tables
 from specbench.report.tables import comparison_table, overview_table, run_table
-from specbench.results.answers import Answer
+from specbench.results.answers import Answer, record_fields
 from specbench.results.leaderboard import load, write
 from specbench.results.leaderboard_files import compare_with_run, validate
 from specbench.results.row import Row, RowWarmUp, RowWarning
@@ -40,7 +40,7 @@ def measured(n: int = 100, **metrics: Estimate) -> Row:
 
 
 def answer(of: Generation | None = None, **fields: Any) -> Answer:
-    return Answer.of(generation() if of is None else of, record=record({}, **fields))
+    return Answer.of(generation() if of is None else of, of_record=record_fields(record({}, **fields)))
 
 
 def codes(of: Row) -> list[str]:
@@ -203,8 +203,8 @@ def with_passes(
         noise = 1 + 0.01 * (place % 3 - 1)
         of_method = generation([[3, 3, 3, 4]] * 5, target=[(4, verifying * noise)] * 5, draft=[(1, s) for s in draft])
         of_ar = generation([[0, 0, 0, 1]] * 20, target=[(1, 1.0)] * 20)
-        own.append(Answer.of(of_method, record=record({}, example=place)))
-        plain.append(Answer.of(of_ar, record=record({}, example=place), is_baseline=True))
+        own.append(Answer.of(of_method, of_record=record_fields(record({}, example=place))))
+        plain.append(Answer.of(of_ar, of_record=record_fields(record({}, example=place)), is_baseline=True))
     cost = {"cost_ratio": Estimate(value=float(np.median(draft)))} if draft else {}
     made = measured(**cost)
     found = {each.code: each.text for each in warnings_of(made, own, plain)}

@@ -12,6 +12,7 @@ from transformers import AutoTokenizer
 
 from specbench.publish.site import answers as answers_page
 from specbench.report.shown import ShownRecord, ShownRun
+from specbench.results.leaderboard import load, write
 from specbench.tasks.scoring.texts import text
 from tests.support import tiny
 from tests.support.records import autoregressive, generation, record
@@ -108,6 +109,12 @@ def test_a_sample_is_what_a_run_reads(task: str, chatting: str, specbench: Specb
     code, _, err = specbench("site", "run/leaderboard.json", "--output", "site", "--answers", "1", "--prompts")
     assert code == 0, err
     assert "Q: 5+1?" in answers.read_text(encoding="utf-8")
+    others = [row.model_copy(update={"run": "run", "commit": "0" * 40, "created": "2026-01-01T00:00:00+00:00"})
+              for row in load(tmp_path / "run" / "leaderboard.json")]  # fmt: skip
+    write(tmp_path / "others.json", others)
+    code, _, err = specbench("site", "others.json", "--output", "others", "--answers", "1")
+    assert code == 0 and "warning: answers are not shown: run: has none of the rows that name it" in err
+    assert not (tmp_path / "others" / "answers").exists(), "a stranger's file names a folder of mine"
     code, _, err = specbench("site", "run/leaderboard.json", "--output", "site", "--prompts")
     assert code == 2 and "--prompts: has no effect without --answers" in err
 

@@ -27,6 +27,7 @@ from specbench.publish.bundle.signature import SUFFIX, signature_problem
 from specbench.publish.bundle.verify import CheckedBundle, verified, verify
 from specbench.publish.rules import Finding
 from specbench.results.row import Row
+from specbench.results.scorer_versions import OTHER_VERSION
 
 SIGNERS = "allowed_signers"
 MOST_LINES = 10  # problems of a bundle that are told
@@ -202,10 +203,13 @@ def _earlier_than_known(new: Sequence[StoredRun], known: Sequence[StoredRun]) ->
 
 
 def _marks(bundle: CheckedBundle) -> Iterator[str]:
-    """Yields a line for a signature that counts for nothing, and for each rule that marks rows of a bundle, with the
-    first of its findings."""
+    """Yields a line for a signature that counts for nothing, for scores that another version made, and for each rule
+    that marks rows of a bundle, with the first of its findings."""
     if bundle.signer is None and bundle.file.with_name(bundle.file.name + SUFFIX).is_file():
         yield f"{BUNDLES}/{bundle.file.name}: its rows are not signed: {bundle.about_signature}"
+    stated = dict.fromkeys(name for each in bundle.rows for name in each.stated if OTHER_VERSION in name)
+    for name in stated:
+        yield f"{BUNDLES}/{bundle.file.name}: not made again: {name}"
     found: dict[str, list[Finding]] = {}
     for each in bundle.findings:
         if each.weight == "marked":

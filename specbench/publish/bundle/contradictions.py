@@ -1,8 +1,9 @@
 """What a run says twice, and where both do not agree: rows are computed from records as they stand, so that records
 may give a row and still contradict themselves.
 
-Scores are made again from the texts, by the scorers that run no program. Times are compared with those of their passes
-and with the clock, by which each record says when it ended. All lines of the records are read, one at a time.
+Scores are made again from the texts, by the scorers that run no program; where these are of other versions than those
+of the run, scores that differ are no contradiction. Times are compared with those of their passes and with the clock,
+by which each record says when it ended. All lines of the records are read, one at a time.
 """
 
 import ast
@@ -15,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
 from specbench.core.bounded import repeated_key
@@ -24,9 +26,10 @@ from specbench.core.source import is_outside
 from specbench.publish.bundle.texts import is_left_out
 from specbench.records.folder import ENVIRONMENT, RunFolder, read_environments
 from specbench.records.generation import Generation, Record, Score
-from specbench.records.records import RECORDS, Key, RecordFile
+from specbench.records.records import RECORDS, Key
 from specbench.results.rows import MEASUREMENTS_FILE
 from specbench.results.runs import RecordedRun
+from specbench.results.scorer_versions import OTHER_VERSION, SACREBLEU, ScorerVersions, signed_versions
 from specbench.results.scores import ScoringSpec
 from specbench.tasks.scoring import PerAnswer, Scorer, judged
 from specbench.tasks.scoring.code import CodeScorer
@@ -49,13 +52,18 @@ class Checked:
 
 
 def check_records(run: RecordedRun, now: float | None = None) -> Checked:
-    """Reads the records of a run once more, and returns what they contradict. `now`: the Unix time; by default that of
-    this machine's clock. Raises ConfigError for records that cannot be read."""
+    """Reads the records of a run, and returns what they contradict. The run then has its records and answers, which the
+    same pass reads. `now`: the Unix time; by default that of this machine's clock. Raises ConfigError for records that
+    cannot be read."""
     found = _Found(run, time.time() if now is None else now)
-    for _, line, record in RecordFile(run.path / RECORDS).located():
+
+    def hear(record: Record, line: bytes) -> None:
         found.add(record)
         found.add_keys(record, line)
-    return Checked([*found.problems(), *_environment(run), *_commands(run)], found.has_texts, list(found.unscored))
+
+    run.read(hear)
+    problems = [*found.problems(), *_environment(run), *_signatures(run), *_commands(run)]
+    return Checked(problems, found.has_texts, [*found.unscored, *found.scored_otherwise()])
 
 
 @dataclass
@@ -89,6 +97,12 @@ class _Found:
     _last: tuple[str | None, float] = (None, 0.0)  # process and end of the record before
     _times: dict[str, list[float]] = field(default_factory=dict)  # by method: decode seconds and those of passes
     _scorers: dict[tuple[str, str], Scorer | None] = field(default_factory=dict)
+    _other_versions: dict[tuple[str, str], str] = field(default_factory=dict)  # of a subset's scorer, in words
+    _otherwise: Counter[str] = field(default_factory=Counter)  # answers that another version scores otherwise
+
+    @cached_property
+    def _versions(self) -> ScorerVersions:
+        return ScorerVersions.of(self.run)
 
     def add(self, record: Record) -> None:
         if record.key in self._seen:
@@ -188,7 +202,9 @@ class _Found:
             if differs is None:
                 differs = next((key for key, sums in score.statistics.items()
                                 if not _are_equal(sums, each.statistics.get(key, ()))), None)  # fmt: skip
-            if differs is not None:
+            if differs is not None and (others := self._other_versions[record.task, record.subset]):
+                self._otherwise[others] += 1
+            elif differs is not None:
                 told = f"{differs} = {own.get(differs)}, but its text gives {score.values.get(differs)}"
                 self._tell("score", "that the text does not get", f"{record.name}: {name}: {told}")
 
@@ -206,8 +222,20 @@ class _Found:
             elif scorer is not None and _is_of_others(scorer):
                 self.unscored["scores (their scorer is not specbench's)"] = None
                 scorer = None
+            if spec is not None and scorer is not None:
+                try:
+                    _ = scorer.signature
+                except ConfigError as error:  # a package is not installed here
+                    self.unscored[f"scores ({error})"] = None
+                    scorer = None
+                self._other_versions[place] = self._versions.others(spec.subset(subset))
             self._scorers[place] = scorer
         return self._scorers[place]
+
+    def scored_otherwise(self) -> Iterator[str]:
+        """Yields what another version of a scorer gives answers than the run's."""
+        for others, number in self._otherwise.items():
+            yield f"scores ({OTHER_VERSION} scores {counted(number, 'answer')} otherwise: {others})"
 
     def problems(self) -> Iterator[str]:
         for (noun, words), number in self._number.items():
@@ -276,6 +304,18 @@ def _environment(run: RecordedRun) -> Iterator[str]:
         if found and str(version) not in found:
             known = ", ".join(sorted(found))
             yield f"{ENVIRONMENT}: {name} {known:.60}, but {RunFolder.IDENTITY} says {version!s:.60}"
+
+
+def _signatures(run: RecordedRun) -> Iterator[str]:
+    """Yields a line for each version of sacrebleu that a row names and no environment has. Raises ConfigError for rows
+    that cannot be read."""
+    found = {str(each) for each in (_package(each, SACREBLEU) for each in read_environments(run.path)) if each}
+    for row in run.rows if found else ():
+        for stated in signed_versions(row.signatures.values()):
+            if stated not in found:
+                told = ", ".join(sorted(found))
+                yield f"{ENVIRONMENT}: {SACREBLEU} {told:.60}, but {row.place} is signed by {stated:.60}"
+                return
 
 
 def _models(environment: Mapping[str, Any]) -> list[str]:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from specbench.built_in import __version__
 from specbench.core import bounded
@@ -148,7 +149,7 @@ def _entities(run: BundledRun) -> list[dict[str, Any]]:
     for place, measurement in enumerate(run.measurements, start=1):
         used = []
         for part in measurement.subsets:
-            used.append({"@id": f"#data-{run.name}-{place}-{part.task}-{part.subset}"})
+            used.append({"@id": f"#{quote(f'data-{run.name}-{place}-{part.task}-{part.subset}')}"})
             found.append({
                 **used[-1], "@type": "Dataset", "name": f"{part.task} {part.subset}",
                 "description": f"{part.told_examples}: {part.source} {part.location}",

@@ -1,6 +1,7 @@
 """Bundles → what an archive shows, from the archive alone: digests, rows made again, who signed it, and other runs."""
 
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -192,7 +193,6 @@ def _checked_run(folder: Path, present: set[str]) -> CheckedRun:
         return CheckedRun(folder.name, run, (), problem=f"{absent[0]} is absent")
     try:
         rows, problems = read(folder / ROWS)
-        _ = run.answers  # one pass reads records, too
         found = check_records(run)
     except (ConfigError, ValueError) as error:
         return CheckedRun(folder.name, run, (), problem=_without_place(error, folder))
@@ -281,8 +281,14 @@ def verify(bundles: Sequence[CheckedBundle]) -> Verification:
 
 
 def levels_of(rows: Sequence[Row], files: Sequence[Path], allowed_signers: Path | None = None) -> Levels:
-    """Returns the level of each row whose run bundles have, as `Verification.levels_of`."""
+    """Returns the level of each row whose run bundles have, as `Verification.levels_of`. Warns of each bundle that
+    something contradicts, whose rows are therefore stated."""
     with verified(files, allowed_signers) as bundles:
+        for bundle in bundles:
+            if problems := bundle.all_problems():
+                more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
+                remedy = f"specbench bundle verify {bundle.file} tells all"
+                warnings.warn(f"{bundle.file}: {problems[0]}{more}: {remedy}", UserWarning, stacklevel=1)
         return verify(bundles).levels_of(rows)
 
 

@@ -72,8 +72,8 @@ def hub_results(found: ModelRows, to: Destination) -> list[EvalResult]:
             f"row {whole[0].place}: is over all subsets, for which eval.yaml has no task: choose single ones with "
             "--subset, or name a task of the benchmark with --task-id"
         )
-    scored = {place for row in rows for place in _data_sets_of(row)}
-    if to.dataset in scored:
+    scored = {place.lower() for row in rows for place in _data_sets_of(row)}
+    if to.dataset.lower() in scored:  # the hub does not distinguish capitals
         raise ConfigError(
             f"--dataset {to.dataset}: its leaderboards hold scores, among which τ would be a score: name a "
             "benchmark of τ (`specbench hub benchmark` makes its eval.yaml)"

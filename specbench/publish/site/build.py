@@ -134,6 +134,9 @@ def answers_of_runs(rows: Sequence[SiteRow], answers: ShownAnswers) -> tuple[dic
         assert run is not None
         of_run = [entry.row for entry in same]
         try:
+            own = {(row.key, row.created) for row in run.rows}
+            if own.isdisjoint((row.key, row.created) for row in of_run):  # a stranger's file may name any folder
+                raise ConfigError(f"{run.path}: has none of the rows that name it as their run: give its own rows")
             shown = shown_run(run, Selection(limit_by_subset=answers.records), answers.prompts, of_run)
         except ConfigError as error:
             problems.append(f"answers are not shown: {error}")

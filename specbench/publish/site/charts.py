@@ -12,6 +12,7 @@ from specbench.results.row import ALL, Row
 from specbench.statistics.bootstrap import Bounds, Estimate
 
 STEPS = (1, 2, 2.5, 5, 10)
+LARGEST = 1e300  # a value beyond it lies at the end of its axis, whose length must be a number, too
 
 
 class AxisTick(NamedTuple):
@@ -40,17 +41,17 @@ class Scale:
         digits = max(0, -math.floor(math.log10(self.step) + 1e-9))
         digits += self.step * 10**digits % 1 > 1e-9
         count = round((self.high - self.low) / self.step)
-        values = [self.low + number * self.step for number in range(count + 1)]
-        return [AxisTick(self(value), f"{value:.{digits}f}") for value in values]
+        values = [self.low + place * self.step for place in range(count + 1)]
+        return [AxisTick(self(value), number(value, digits)) for value in values]
 
 
 def scale(
     values: Iterable[float], start: float, end: float, *, most_ticks: int = 6, bounds: Bounds | None = None
 ) -> Scale:
     """Returns a scale with round ends around all values, widened if they are equal. `bounds`: of possible values."""
-    found = list(values)
+    found = [_within(value) for value in values]
     low, high = min(found), max(found)
-    if high - low < 1e-9:
+    if high - low < 1e-9 * max(1.0, abs(low), abs(high)):
         low, high = low - (abs(low) or 10) / 10, high + (abs(high) or 10) / 10
     if bounds is not None:
         low, high = min(max(low, bounds[0]), min(found)), max(min(high, bounds[1]), max(found))
@@ -58,6 +59,10 @@ def scale(
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in STEPS if power * factor >= rough * 0.999)
     return Scale(math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step, start, end, step)
+
+
+def _within(value: float) -> float:
+    return min(max(value, -LARGEST), LARGEST)
 
 
 Place = tuple[float, float]
@@ -150,7 +155,7 @@ def quality_speed_plots(entries: Entries) -> list[ScatterPlot]:
         unit, bounds = metric_of(group[0].row.quality), bounds_of(group[0].row.quality or "")
         speedups = [entry.row.metric("speedup") for entry in group]
         scores = [
-            Estimate(**{name: None if value is None else value * unit.factor for name, value in metric})
+            Estimate(**{name: None if value is None else _within(value * unit.factor) for name, value in metric})
             for metric in (entry.row.metric(entry.row.quality) for entry in group)
         ]
         scaled = None if bounds is None else (bounds[0] * unit.factor, bounds[1] * unit.factor)

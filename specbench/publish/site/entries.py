@@ -1,6 +1,6 @@
 """The rows of a site, with their addresses, groups and ranks, and the table of all rows."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -8,6 +8,8 @@ from pathlib import Path
 from specbench.core.errors import ConfigError
 from specbench.core.values import text_digest
 from specbench.publish.paper.rows import shortened
+from specbench.publish.rules import look_alike
+from specbench.publish.site.answers import seen
 from specbench.report.captions import sampling_of, verdict_word, why_unranked
 from specbench.report.ranking import (
     DEFAULT_METRIC,
@@ -19,6 +21,7 @@ from specbench.report.ranking import (
 )
 from specbench.results.conditions import conditions
 from specbench.results.leaderboard import load
+from specbench.results.leaderboard_files import without_places
 from specbench.results.level import STATED, Level, Levels, level_of
 from specbench.results.metric_format import NULL, interval, metric_of, number, speed
 from specbench.results.paired import RowWithRecords
@@ -105,8 +108,8 @@ def _sort_key(metric: Estimate) -> str:
 
 @dataclass(frozen=True)
 class Entries:
-    """All rows by machine and group, the best of each group first. `warnings`: the reasons why existing records are not
-    used."""
+    """All rows by machine and group, the best of each group first. `warnings`: why existing records are not used, and
+    which rows and names could be taken for others."""
 
     all: tuple[SiteRow, ...]
     warnings: tuple[str, ...]
@@ -134,11 +137,20 @@ def read_entries(files: Sequence[Path], levels: Levels | None = None) -> Entries
     runs = RecordedRuns()
     sides: dict[tuple[str, str], RowWithRecords] = {}
     folders: dict[int, Path | None] = {}
+    origins: dict[tuple[str, str], Path] = {}
+    warnings = []
     for file in files:
         for row in load(file):
-            if (row.key, row.created) not in sides:
-                sides[row.key, row.created] = runs.with_records(row, file)
+            place = row.key, row.created
+            if place not in sides:
+                sides[place] = runs.with_records(row, file)
                 folders[id(row)] = run_folder_of(row, file)
+                origins[place] = file
+            elif without_places(row) != without_places(sides[place].row):
+                warnings.append(
+                    f"{file}: {row.place}: has other numbers than the same row of {origins[place]}, which is shown: "
+                    "remove one of the two"
+                )
     if not sides:
         raise ConfigError(
             f"{', '.join(map(str, files))}: no rows: add some with `specbench leaderboard add RUN --leaderboard FILE`"
@@ -157,7 +169,15 @@ def read_entries(files: Sequence[Path], levels: Levels | None = None) -> Entries
                 level_of(each.row, levels or {}), None if folder is None else runs.at(folder),
             ))  # fmt: skip
     found = [entry for same in by_machine(found).values() for entry in same]
-    return Entries(tuple(found), tuple(runs.problem_lines()))
+    return Entries(tuple(found), (*runs.problem_lines(), *warnings, *_alike(found)))
+
+
+def _alike(rows: Sequence[SiteRow]) -> Iterator[str]:
+    """Yields a line for each name of a model or a method that looks like another one."""
+    named = (text for each in rows for text in (each.row.target, each.row.drafter, *each.row.names[::2]) if text)
+    for name in dict.fromkeys(named):
+        if problem := look_alike(name):
+            yield f"the name {ascii(name)[:100]} {problem}, so that it looks like another"
 
 
 def distinguishing_settings(rows: Sequence[Row], names: Sequence[str]) -> list[list[str]]:
@@ -215,25 +235,28 @@ def index_table(rows: Sequence[SiteRow]) -> dict[str, object]:
     cell has small text; all their cells leave room for it, so that numbers align. `load` and `conditions` are left out
     if no row has one, and `level` if all are stated.
     """
-    values = {name: sorted({value_of(each.row) for each in rows}) for name, value_of in FILTERS.items()}
+    own_values = {
+        each.digest: {name: str(seen(value_of(each.row))) for name, value_of in FILTERS.items()} for each in rows
+    }  # as the menus show them
+    values = {name: sorted({own[name] for own in own_values.values()}) for name in FILTERS}
     filters = [
         (name, list((short_names(known) if name == "target" else {each: each for each in known}).items()))
         for name, known in values.items() if len(known) > 1
     ]  # fmt: skip
     shown = {name for name, _ in filters}
-    own = distinguishing_conditions([each.row for each in rows])
+    texts = distinguishing_conditions([each.row for each in rows])
     is_shown = {
         "load": any(each.row.level for each in rows), "level": any(each.level != STATED for each in rows),
-        "conditions": any(own),
+        "conditions": any(texts),
     }  # fmt: skip
     return {
         "machines": by_machine(rows),
         "columns": [column for column in COLUMNS if is_shown.get(column.key, True)],
         "filters": filters,
         "filter_values": {
-            each.digest: [value_of(each.row) for name, value_of in FILTERS.items() if name in shown] for each in rows
+            digest: [value for name, value in own.items() if name in shown] for digest, own in own_values.items()
         },
-        "conditions": {each.digest: texts for each, texts in zip(rows, own, strict=True)},
+        "conditions": {each.digest: own for each, own in zip(rows, texts, strict=True)},
         "with_more": {key for key in ("speedup", "quality") if any(each.cells[key].more for each in rows)},
     }  # fmt: skip
 

@@ -8,7 +8,7 @@ from specbench.publish.site.entries import SiteRow
 from specbench.report.breakdown import per_token
 from specbench.report.captions import decodes_alone, draft_length, lossless_word, model_name, sampling_of, verdict_of
 from specbench.results.conditions import flat_fields
-from specbench.results.metric_format import NULL, find_metric, interval_of
+from specbench.results.metric_format import NULL, find_metric, interval_of, speed
 from specbench.results.metrics import accepted_tokens_per_step
 from specbench.results.paired import RowWithRecords
 from specbench.results.row import RESULT_FIELDS, UNVERIFIABLE_FIELDS, Row
@@ -46,12 +46,15 @@ MEANINGS = {
 }  # fmt: skip
 
 
+LONGEST = 1e12  # milliseconds of a token, thirty years
+
+
 def time_parts(row: Row) -> dict[str, float]:
     """Returns the milliseconds per token after the first by part; they sum to 1000 ÷ tok/s. The overhead is one part if
-    the row lacks its parts. Empty if the row lacks the times of its passes."""
+    the row lacks its parts. Empty if the row lacks the times of its passes, or has impossible ones."""
     spent = per_token(row)
     known = {name: value for name, value in spent.items() if name != "all" and value is not None}
-    if spent["all"] is None or not {"draft", "verify"} <= known.keys():
+    if spent["all"] is None or not {"draft", "verify"} <= known.keys() or not sum(known.values()) < LONGEST:
         return {}
     if len(known) == len(spent) - 1:
         return known
@@ -95,6 +98,7 @@ def row_page(
     measured = [row] if baseline is None or baseline is row else [baseline, row]
     known = [each for each in subsets if each.row.value("speedup") is not None and not each.row.is_baseline]
     counts, why_unknown = accepted_counts(entry.side)
+    plain = row.metric("tokens_per_second_ar")
     # Metrics without a value come last.
     metrics = [
         (name, _number(metric.value), interval_of(metric, _number), *_meaning(name))
@@ -106,6 +110,7 @@ def row_page(
         "times": [(each.method_name, parts) for each in measured if (parts := time_parts(each))],
         "meanings": MEANINGS, "conditions": conditions_of(row), "metrics": metrics,
         "facts": list(provenance(row, entry.digest)),
+        "baseline_speed": "" if plain.value is None else f"baseline {speed(plain)}",
     }  # fmt: skip
 
 
@@ -120,7 +125,7 @@ def _number(value: float | None) -> str:
         return NULL
     if value == int(value) and abs(value) < 1e9:
         return str(int(value))
-    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
 OF_SUBSET = {"subset", "language", "n", "data_location", "data_revision", "num_draft_tokens"}

@@ -167,7 +167,7 @@ class _Boxed(PerAnswer):
         _comparison(os.getpid()).start()
 
 
-@SCORERS.register("boxed", metrics=(ACCURACY,))
+@SCORERS.register("boxed", metrics=(ACCURACY,), packages=("math-verify", "latex2sympy2-extended", "sympy"))
 def boxed() -> PerAnswer:
     r"""Accuracy: 1 if the content of the last \boxed{} of the answer equals the reference (or one of them), else 0.
 

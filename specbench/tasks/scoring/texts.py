@@ -44,6 +44,7 @@ MIN_STEMMED = 4  # rouge-score stems words of more than three letters
         Metric.share("rouge1", "ROUGE-1", "ROUGE-1 F-measure: words"),
         Metric.share("rouge2", "ROUGE-2", "ROUGE-2 F-measure: pairs of words"),
     ),
+    packages=("rouge-score", "nltk"),
 )  # fmt: skip
 def rouge(*, use_stemmer: bool = False, tokenizer: Literal["words", "rouge_score"] = "words") -> PerAnswer:
     """F-measures of ROUGE-L (the main one), ROUGE-1 and ROUGE-2, 0 … 1; each is the best over the references.
@@ -283,6 +284,7 @@ class TranslationScorer(Scorer):
             label="chrF++", bounds=PERCENT, digits=1,
         ),
     ),
+    packages=("sacrebleu",),
 )  # fmt: skip
 def bleu(*, tokenizer: BleuTokenizer = "13a") -> TranslationScorer:
     """Corpus BLEU (the main metric) and chrF++ by sacrebleu, 0 … 100; there may be several references per answer.

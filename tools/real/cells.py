@@ -180,13 +180,15 @@ def gguf(name: str, data: Data, minutes: int) -> Cell:
     return Cell(name, "precision", data, PLAIN, minutes, QWEN_GGUF, QWEN_DRAFTER_GGUF, LLAMA_CPP)
 
 
-def foreign(name: str, data: Data, methods: tuple[str, ...], minutes: int, sampled: bool = False) -> tuple[Cell, Cell]:
+def foreign(
+    name: str, data: Data, methods: tuple[str, ...], minutes: int, sampling: tuple[str, ...] = ()
+) -> tuple[Cell, Cell]:
     """SmolLM2 with Gemma as its drafter, and back. A translation ends at a line break, with which Gemma begins: it is
     measured without that stop."""
-    settings, end = (T1, "-t1") if sampled else ((), "")
-    unstopped = settings if data.task == "mgsm" else (*settings, NO_STOP)
+    end = "-t1" if sampling else ""
+    unstopped = sampling if data.task == "mgsm" else (*sampling, NO_STOP)
     return (
-        Cell(f"smollm2-gemma-{name}{end}", "vocabulary", data, methods, minutes, SMOLLM, GEMMA, settings=settings),
+        Cell(f"smollm2-gemma-{name}{end}", "vocabulary", data, methods, minutes, SMOLLM, GEMMA, settings=sampling),
         Cell(f"gemma-smollm2-{name}{end}", "vocabulary", data, methods, minutes, GEMMA, SMOLLM, settings=unstopped),
     )
 
@@ -220,9 +222,10 @@ def recorded(name: str, data: Data) -> Cell:
 
 
 FOREIGN_MGSM = foreign("mgsm", MGSM, ("slem", "tli", "union", "slrs"), 25)
-FOREIGN_MGSM_T1 = foreign("mgsm", replace(MGSM, limit=5), ("slem", "tli", "union"), 18, sampled=True)
-# At a temperature slrs reads dozens of draft contexts for a token.
-FOREIGN_STRINGS_T1 = foreign("strings", MGSM_SHORT, ("slem-1", "slrs"), 30, sampled=True)
+FOREIGN_MGSM_T1 = foreign("mgsm", replace(MGSM, limit=5), ("slem", "tli", "union"), 18, T1)
+# At a temperature slrs reads dozens of draft contexts for a token, and more than the 4096 that it may if a token can be
+# spelled with any tokens.
+FOREIGN_STRINGS_T1 = foreign("strings", MGSM_SHORT, ("slem-1", "slrs"), 20, (*T1, "generation.top_k=20"))
 FOREIGN_WMT = foreign("wmt", WMT, ("slem", "tli", "union"), 15)
 FOREIGN_TATOEBA = foreign("tatoeba", TATOEBA, ("slem", "tli", "union"), 12)
 

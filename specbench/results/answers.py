@@ -90,6 +90,7 @@ class Answer(msgspec.Struct, kw_only=True, gc=False):
     token_passes: NDArray[np.float64]  # the baseline's passes over one token
     rule_seconds: float | None
     tokenizer_seconds: float | None
+    cpu_wait_seconds: float | None
     cpu_joules: float | None
     gpu_joules: float | None
     peak_host_bytes: int | None
@@ -172,8 +173,9 @@ class Answer(msgspec.Struct, kw_only=True, gc=False):
             pass_seconds=sum(draft, sum(target)), target_seconds=sum(target),
             draft_passes=np.array(draft) if draft else NONE,
             token_passes=_token_passes(g.passes.target) if is_baseline else NONE,
-            rule_seconds=g.rule_seconds, tokenizer_seconds=g.tokenizer_seconds, cpu_joules=g.cpu_joules,
-            gpu_joules=g.gpu_joules, peak_host_bytes=g.peak_host_bytes, peak_device_bytes=g.peak_device_bytes,
+            rule_seconds=g.rule_seconds, tokenizer_seconds=g.tokenizer_seconds,
+            cpu_wait_seconds=g.cpu_wait_seconds, cpu_joules=g.cpu_joules, gpu_joules=g.gpu_joules,
+            peak_host_bytes=g.peak_host_bytes, peak_device_bytes=g.peak_device_bytes,
             warm_up=g.warm_up,
             step_kinds=NO_STEPS if g.is_tree or is_alone else _step_kinds(steps),
             passes_by_width=NO_PASSES if g.is_tree or is_alone else _passes_by_width(g.passes.target),

@@ -82,10 +82,7 @@ class RunFolder(ResumableFolder):
     def check_known(self, whole: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
         """Raises ConfigError if the folder belongs to another run by what is known before models are loaded. `whole`:
         settings of the identity; null for those that it lacks. `parts`: settings of which a part is known, nested."""
-        config = self.path / self.IDENTITY
-        if not config.is_file():
-            return
-        old = bounded.read_mapping(config, self.repair(), strict=False)
+        old = bounded.read_mapping(self.path / self.IDENTITY, self.repair(), strict=False)
         before = {name: old[name] for name in (*whole, COMMAND) if name in old} | _values_at(old, parts)
         now = {name: value for name, value in whole.items() if value is not None} | dict(parts)
         self.compare(before, json.loads(json.dumps(now)))
@@ -174,7 +171,7 @@ def as_given(change: str) -> str:
     elif first in OPTIONS:
         name = f"{OPTIONS[first].flag} {rest}".strip()
     elif first == "drafters" and rest.endswith(".name"):
-        name = f"--drafter (method {rest.removesuffix('.name')})"
+        name = f"drafter of method {rest.removesuffix('.name')}"
     elif first in ("tasks", "methods"):
         name = f"{first.removesuffix('s')} {rest}"
     else:

@@ -129,7 +129,8 @@ def make_plan(request: Request, console: Console, load: Callable[[RunSpec], Load
     #    are refused before anything is loaded.
     embedded = spec.target.startswith(EMBEDDED)
     set_threads(request.options.threads, embedded)
-    if request.output is not None and spec.servers is None and left_out is None:
+    is_known = spec.servers is None and left_out is None
+    if is_known and request.output is not None and (request.output / RunFolder.IDENTITY).is_file():
         RunFolder(request.output, {}, spec=spec).check_known(*known_settings(spec))
     busy = list(load_lines(spec.device))
     if request.leaderboard is not None and spec.device_map == "none":

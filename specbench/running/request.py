@@ -153,7 +153,7 @@ def check_all(made: Iterable[Callable[[], object]]) -> None:
 def checks(request: Request) -> Iterator[Callable[[], object]]:
     """Yields the checks of a request, each of which raises ConfigError."""
     options, judge, include = request.options, request.judge, request.lm_eval_include
-    if request.output is not None:
+    if request.output is not None and request.output.is_dir():
         yield ResumableFolder(request.output).check_free
     if judge is not None:
         yield judge.make

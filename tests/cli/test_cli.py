@@ -200,7 +200,7 @@ def test_a_changed_configuration_is_refused_with_what_changed(
     code, _, err = again("--seed", "7")
     assert code == 2 and "seed: 0 → 7" in err
     code, _, err = again("--set", "num_draft_tokens=3")
-    assert code == 2 and "methods.sd" in err
+    assert code == 2 and "num_draft_tokens of method sd: 5 → 3" in err
     assert records(tmp_path / "out") == before
 
 
@@ -338,7 +338,7 @@ def test_a_row_that_was_measured_on_a_busy_machine_is_marked(
     code, out, err = specbench("run", "--task", "mgsm", "--method", "sd", "--subset", "en", "--limit", "1",
                                "--set", "generation.max_new_tokens=4")  # fmt: skip
     told = " ".join(out.split())
-    assert code == 0 and "† sd: its threads waited for a CPU, together " in told and "fewer --threads" in told, err
+    assert code == 0 and "† en: its threads waited for a CPU, together " in told and "fewer --threads" in told, err
 
 
 def test_quiet_leaves_out_notes_but_no_warning_and_no_result(
@@ -598,7 +598,7 @@ CHANGED = {  # words of another configuration: how the message names the change
     "--chat never": '(--chat: "auto" → "never")',
     "--set num_draft_tokens=3": "(num_draft_tokens of method sd: 5 → 3)",
     "--set generation.max_new_tokens=5": "(generation.max_new_tokens of task mgsm: 4 → 5)",
-    "--drafter embedded:drafter-scdf": '(--drafter (method sd): "embedded:drafter" → "embedded:drafter-scdf")',
+    "--drafter embedded:drafter-scdf": '(drafter of method sd: "embedded:drafter" → "embedded:drafter-scdf")',
     "--method pld": "(method pld: absent → ",
     "--threads 2": "(--threads: 1 → 2)",
 }

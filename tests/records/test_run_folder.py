@@ -69,7 +69,7 @@ def test_the_command_that_began_a_folder_is_told_and_is_no_setting(tmp_path: Pat
 )
 def test_a_changed_setting_has_the_name_of_its_option(tmp_path: Path, before: str) -> None:
     flags = {"environment.num_threads": "--threads", "target.name": "--target", "data.mgsm": "--data mgsm",
-             "drafters.sd.name": "--drafter (method sd)", "code_execution": "--allow-code-execution"}  # fmt: skip
+             "drafters.sd.name": "drafter of method sd", "code_execution": "--allow-code-execution"}  # fmt: skip
     open_and_close(RunFolder(tmp_path, dotted.put(IDENTITY, before, 1)))
     with pytest.raises(ConfigError) as refused:
         open_and_close(RunFolder(tmp_path, dotted.put(IDENTITY, before, 2)))

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from specbench.core.environment import EMBEDDED, OBJECT, require
 from specbench.core.errors import ConfigError, nearest
-from specbench.core.values import WHOLE, file_digest, text_digest
+from specbench.core.values import WHOLE, model_digest, text_digest
 from specbench.models.gguf.header import Header, joined, read_header
 from specbench.models.sources import TIMEOUT_SECONDS
 
@@ -43,13 +43,8 @@ class GgufFile:
     @property
     def identity(self) -> str:
         """SHA-256 of the file; of a model in several files, of the list of theirs."""
-        digests = [_digest(path, path.stat().st_size, path.stat().st_mtime_ns) for path in self.paths]
+        digests = [model_digest(path) for path in self.paths]
         return f"sha256-{digests[0] if len(digests) == 1 else text_digest(' '.join(digests), WHOLE)}"
-
-
-@lru_cache(maxsize=64)
-def _digest(path: Path, size: int, changed: int) -> str:
-    return file_digest(path, WHOLE)
 
 
 def is_gguf(name: str) -> bool:

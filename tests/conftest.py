@@ -232,4 +232,5 @@ def _idle_machine() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("specbench.core.progress.Heartbeat._run", lambda self: None)
         patch.setattr("specbench.running.plan.others_load", lambda: 0.0)
+        patch.setattr("specbench.models.meters.cpu_waits", lambda: None)
         yield

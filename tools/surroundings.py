@@ -2,7 +2,7 @@
 
 from specbench.core.completions import KEY_VARIABLE
 from specbench.core.console import CLOSED_PIPE
-from specbench.core.errors import INTERRUPTED
+from specbench.core.errors import INTERRUPTED, TERMINATED
 from specbench.tasks.judge.requests import URL_VARIABLE
 
 # tests/tools/test_reference.py holds the first part to the variables that the code reads.
@@ -38,5 +38,6 @@ EXIT_CODES = {
     2: "A mistake in the command line, a file or the surroundings, told in one line on stderr. `check`: the two sides "
     "cannot be compared. `validate` and `leaderboard validate`: a file is wrong.",
     INTERRUPTED: "Interrupted by the keyboard. The same command goes on where it was.",
+    TERMINATED: "Ended by SIGTERM, in the same way.",
     CLOSED_PIPE: "The program that read the output closed the pipe.",
 }

@@ -21,10 +21,12 @@ from specbench.cli.arguments import (
     names_in,
     one_of,
     path_option,
+    print_report,
     print_result,
     serving_of,
     split,
     takes_run_options,
+    task_or_sample,
 )
 from specbench.core.console import say, stderr, stdout
 from specbench.core.environment import require
@@ -261,7 +263,7 @@ def drift(
     With --change, before anything is measured: Σ min(p, q) of both sides on the references of a task. Nothing is
     decoded.
     """
-    from specbench.core.files import check_output, write_output
+    from specbench.core.files import check_output
     from specbench.running.request import Request, check_all, check_request, option_checks
 
     if output is not None:
@@ -287,7 +289,7 @@ def drift(
         with status_line("reading the runs") as say:
             report = drift_of_runs(before, after, options, split(task or ""), say)
     else:
-        tasks = split(task or "mgsm")
+        tasks, options = task_or_sample(task, options)
         first = Request(tasks, ["sd"], options, command_line())
         second = replace(first, options=changed_options(options, change or ()))
         for request in (first, second):
@@ -298,9 +300,7 @@ def drift(
             report = drift_of_models(first, second, stderr, say)
     from specbench.analysis.drift.tables import tables
 
-    if output is not None:
-        write_output("--output", output, report.model_dump_json(indent=2) + "\n")
-    print_result(report, as_json, lambda: tables(report))
+    print_report(report, as_json, lambda: tables(report), output)
 
 
 @takes_run_options(
@@ -404,7 +404,7 @@ def roofline(
     """
     from specbench.core import bounded
     from specbench.core.environment import EMBEDDED, set_threads
-    from specbench.core.files import check_output, write_output
+    from specbench.core.files import check_output
     from specbench.running.request import check_all, option_checks
 
     if output is not None:
@@ -425,13 +425,10 @@ def roofline(
     with status_line("measuring") as progress:
         report = measure_pair(options, context, repeats, progress, given)
     report.text = None if text is None else text.name
-    print_result(report, as_json, lambda: tables(report))
-    console = stderr if as_json else stdout  # with --json, stdout is only JSON
-    if output is not None:
-        write_output("--output", output, report.model_dump_json(indent=2) + "\n")
-        console.print(f"report: {output}", soft_wrap=True)
+    print_report(report, as_json, lambda: tables(report), output)
     if plot is not None:
         draw_roofline(report, plot)
+        console = stderr if as_json else stdout  # with --json, stdout is only JSON
         console.print(f"picture: {plot}", soft_wrap=True)
 
 
@@ -561,8 +558,12 @@ def audit(
         ),
     ] = None,
     task: Annotated[
-        str, typer.Option(help="Task name or YAML file of the prompts.", autocompletion=names_in("tasks"))
-    ] = "mgsm",
+        str | None,
+        typer.Option(
+            help="Task name or YAML file of the prompts; by default the bundled sample of mgsm.",
+            autocompletion=names_in("tasks"),
+        ),
+    ] = None,
     servers: Annotated[
         Path | None,
         path_option(help="YAML file of servers; by default all but ar are audited, or the ones in --method."),
@@ -596,10 +597,10 @@ def audit(
     Before any verdict the target itself is tested: its logits may depend on the number of tokens that a pass reads.
     --batch-width prints this test.
     """
-    from specbench.core.files import check_output, write_output
+    from specbench.core.files import check_output
     from specbench.running.request import Request, check_request
 
-    tasks = split(task)
+    tasks, options = task_or_sample(task, options, servers)
     if len(tasks) != 1:
         raise ConfigError(f"--task {task}: an audit uses the prompts of one task: give one")
     methods = split(method or "") or (["ar"] if batch_width and servers is None else [])
@@ -618,9 +619,7 @@ def audit(
         check_writable(leaderboard)
     with serving_of(servers) as load_servers, status_line("loading") as say:
         report = run_audit(request, draws, temperature, say, stderr, load_servers, shows_width=batch_width)
-    if output is not None:
-        write_output("--output", output, report.model_dump_json(indent=2) + "\n")
-    print_result(report, as_json, lambda: report_parts(report))
+    print_report(report, as_json, lambda: report_parts(report), output)
     if leaderboard is not None:
         place = None if output is None else relative(output, leaderboard)
         num_rows = set_verdicts(leaderboard, partial(report.verdict_of, place=place))
@@ -669,7 +668,7 @@ def conformance(
     at most 1e-4.
     """
     from specbench.core.errors import nearest
-    from specbench.core.files import check_output, write_output
+    from specbench.core.files import check_output
 
     if output is not None:
         check_output("--output", output)
@@ -698,8 +697,6 @@ def conformance(
     kinds = [kind for kind in KINDS if kind in words]
     with status_line("drawing") as say:
         report = run_conformance(called, kinds, draws, seed, adapter, say)
-    if output is not None:
-        write_output("--output", output, report.model_dump_json(indent=2) + "\n")
-    print_result(report, as_json, lambda: report_parts(report))
+    print_report(report, as_json, lambda: report_parts(report), output)
     if report.verdict != "pass":
         raise typer.Exit(1)

@@ -18,8 +18,10 @@ import typer
 from pydantic import BaseModel
 from typer.core import TyperCommand
 
-from specbench.core.console import be_quiet, be_verbose, stdout
+from specbench.core.console import be_quiet, be_verbose, say, stderr, stdout
+from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError, nearest
+from specbench.core.files import write_output
 from specbench.specs.run_options import MODEL_ARGS, OPTIONS, Option, RunOptions, with_options
 from specbench.specs.run_options import split as split  # commands take it from here
 
@@ -199,6 +201,32 @@ def amount(option: str, text: str | None) -> int | float | None:
         if 0 < (share := float(text)) < 1:
             return share
     raise ConfigError(f"{option} {text:.40}: give a number of examples from 1, or a share between 0 and 1, such as 0.1")
+
+
+DEFAULT_TASK = "mgsm"  # of which every language has a bundled sample
+
+
+def task_or_sample(task: str | None, options: RunOptions, servers: Path | None = None) -> tuple[list[str], RunOptions]:
+    """Returns the tasks whose prompts an analysis reads, and its options. Without --task and --data these are the
+    bundled prompts of DEFAULT_TASK, whatever the target: an analysis that names no texts needs no hub. A line says so,
+    unless they are those of an embedded target anyway."""
+    if task is None and options.data is None:
+        if servers is not None or not (options.target or EMBEDDED).startswith(EMBEDDED):
+            say(stderr, f"without --task, the prompts are the bundled sample of {DEFAULT_TASK}")
+        options = replace(options, data="sample")
+    return split(DEFAULT_TASK if task is None else task), options
+
+
+def print_report(
+    report: BaseModel, as_json: bool, tables: Callable[[], Iterable[Any]], output: Path | None
+) -> None:  # fmt: skip
+    """Writes the report of an analysis to the file of --output, prints it (`print_result`), and names the file."""
+    if output is not None:
+        write_output("--output", output, report.model_dump_json(indent=2) + "\n")
+    print_result(report, as_json, tables)
+    if output is not None:
+        console = stderr if as_json else stdout  # with --json, stdout is only JSON
+        console.print(f"report: {output}", soft_wrap=True)
 
 
 def print_result(result: Any, as_json: bool, tables: Callable[[], Iterable[Any]]) -> None:

@@ -37,7 +37,7 @@ def nearest(value: str, choices: Iterable[str], listed: str = "", cutoff: float 
     return listed or (f"the choices are {every}" if known else "there are none")
 
 
-INTERRUPTED = 130  # exit code of an interrupt
+INTERRUPTED, TERMINATED = 130, 143  # exit codes of an interrupt and of SIGTERM, as shells give them
 NO_MEMORY = ("out of memory", "can't allocate memory")  # in messages of torch and Python
 OWN = Path(__file__).resolve().parents[1]
 LIBRARIES = {"torch", "transformers", "numpy"}

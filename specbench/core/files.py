@@ -208,6 +208,7 @@ def _is_at(file: IO[bytes], path: Path) -> bool:
 # Settings that no command brings back: the machine's software, and this package itself.
 OF_VERSION = re.compile(r"(?:\S+\.)?(?:commit|python|platform|versions\.\S+): ")
 MAX_CHANGES = 3  # maximum number of settings named in a message
+COMMAND = "command"  # the key of the command that began the work, which is no setting
 
 
 class ResumableFolder:
@@ -238,13 +239,22 @@ class ResumableFolder:
                     self.claim(json.loads(json.dumps(identity)))
             yield
 
+    def check_free(self) -> None:
+        """Raises ConfigError if another process holds the folder. Nothing is created."""
+        lock = self.work / self.LOCK
+        if lock.is_file():
+            with self.writing(), locked(lock, wait=False, shared=True):
+                pass
+
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Turns a disk error into a one-line ConfigError."""
         try:
             yield
         except OSError as error:
-            remedy = f"choose another {self.option}, or repair this one and repeat the command"
+            is_in_use = isinstance(error, BlockingIOError)
+            repair = "" if is_in_use else ", or repair this one and repeat the command"
+            remedy = f"choose another {self.option}{repair}"
             raise write_error(f"{self.option} {self.path}", error, remedy, self.kept()) from error
 
     def claim(self, identity: dict[str, object]) -> None:
@@ -254,15 +264,19 @@ class ResumableFolder:
         if not file.exists():
             write_identity(file, identity)
             return
-        old = bounded.read_mapping(file, self.repair(), strict=False)
-        changes = self.changes(old, identity)
+        self.compare(bounded.read_mapping(file, self.repair(), strict=False), identity)
+
+    def compare(self, old: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        """Raises ConfigError with the differences of two identities."""
+        changes = self.changes(old, now)
         if changes:
             more = f" and {len(changes) - MAX_CHANGES} more" if len(changes) > MAX_CHANGES else ""
             old_version = " with the old version" if any(map(OF_VERSION.match, changes)) else ""
+            command = f": {old[COMMAND]}" if COMMAND in old else ""
             raise ConfigError(
                 f"{self.option} {self.path}: {self.holds()} of another configuration "
                 f"({'; '.join(changes[:MAX_CHANGES])}{more}): choose another {self.option}, or repeat the old command"
-                f"{old_version} to resume it"
+                f"{old_version} to resume it{command}"
             )
 
     def changes(self, old: Mapping[str, object], now: Mapping[str, object]) -> list[str]:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,17 @@ def file_digest(path: Path, length: int = 12) -> str:
     """Returns the first hex digits of SHA-256 over the bytes of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:length]
+
+
+def model_digest(path: Path) -> str:
+    """Returns SHA-256 over a large file, which is read once as long as its size and its time are the same."""
+    found = path.stat()
+    return _digest(path.resolve(), found.st_size, found.st_mtime_ns)
+
+
+@lru_cache(maxsize=256)
+def _digest(path: Path, size: int, changed: int) -> str:
+    return file_digest(path, WHOLE)
 
 
 def depths(parents: Sequence[int]) -> list[int]:

@@ -10,7 +10,7 @@ from specbench.core.environment import OBJECT
 from specbench.core.errors import ConfigError, DrafterError, naming_code, nearest
 from specbench.core.registry import DECODERS
 from specbench.core.source import is_outside
-from specbench.decoding.bridges import VocabularyMismatch, check_equal
+from specbench.decoding.bridges import VocabularyMismatch, check_equal, check_shared
 from specbench.decoding.checked_parts import CheckedDrafter, CheckedRule, FunctionDrafter, FunctionRule
 from specbench.decoding.decoder import UNKNOWN, Decoder, DraftingDecoder, QueryInfo, stream_seed
 from specbench.decoding.draft_length import make_length
@@ -47,7 +47,7 @@ def build_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) -> 
     if method.needs_drafter and models.drafter is None:
         raise ConfigError(f"method '{method.name}' needs a draft model: give one with --drafter")
     if method.decodes_with == "random":
-        check_vocabularies(method, models)
+        check_vocabulary(method, models)
         either = {}
         for name in ("target", "drafter"):
             part = method.model_copy(update={"decodes_with": name, "drafter_share": None})
@@ -67,8 +67,7 @@ def build_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) -> 
                 f"method '{method.name}': external decoders ignore --pass-width {models.target.pass_width}: drop the "
                 "method or leave the option out"
             )
-        if method.same_vocabulary:
-            check_vocabularies(method, models)
+        check_vocabulary(method, models)
         external: Decoder = DECODERS.get(method.decoder.type)(method, models, sampling)
         return external
     # 3. All others run the decode loop: the drafter alone decodes without proposals, like the target in ar.
@@ -94,11 +93,14 @@ def build_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) -> 
     return DraftingDecoder(method, models.target, drafter, rule, sampling)
 
 
-def check_vocabularies(method: MethodSpec, models: ModelPair) -> None:
-    """Raises ConfigError if the vocabularies of target and drafter differ in any token."""
-    assert models.drafter is not None
+def check_vocabulary(method: MethodSpec, models: ModelPair) -> None:
+    """Raises ConfigError if the vocabularies of target and drafter differ in more tokens than the method can leave out:
+    in any, if it has a loop of its own or decodes with both. The models may be without weights."""
+    if models.drafter is None or not method.same_vocabulary:
+        return
+    check = check_shared if method.decoder is None and method.decodes_with == "target" else check_equal
     with naming_bridges(method, models):
-        check_equal(models.target, models.drafter)
+        check(models.target, models.drafter)
 
 
 def make_rule(method: MethodSpec, vocab_size: int) -> VerificationRule:
@@ -181,8 +183,8 @@ def naming_bridges(method: MethodSpec, models: ModelPair) -> Iterator[None]:
     except VocabularyMismatch as error:
         names = f"--target {models.target.name} --drafter {models.drafter and models.drafter.name}"
         raise ConfigError(
-            f"method '{method.name}': {error}: use a method for two vocabularies, such as slem, tli or union "
-            f"(`specbench vocab {names}` shows what they share)"
+            f"method '{method.name}': {error}: use a method for two vocabularies, such as tli or slem (`specbench "
+            f"vocab {names}` tells which of them fit)"
         ) from error
 
 

@@ -14,7 +14,7 @@ from transformers.utils import logging as transformers_logging
 
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
-from specbench.core.values import WHOLE, file_digest, text_digest
+from specbench.core.values import model_digest, text_digest
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 MAX_SHOWN = 8  # existing folders that a message about a missing folder lists
@@ -202,5 +202,5 @@ def checkpoint_identity(source: str, revision: str | None) -> str | None:
 def fingerprint(folder: str) -> str:
     """Returns "local-" and 12 hex digits over the names and contents of a checkpoint's files."""
     files = (path for path in sorted(Path(folder).iterdir()) if path.suffix in SUFFIXES and path.is_file())
-    lines = (f"{path.name} {file_digest(path, WHOLE)}\n" for path in files)
+    lines = (f"{path.name} {model_digest(path)}\n" for path in files)
     return f"local-{text_digest(''.join(lines))}"

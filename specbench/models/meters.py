@@ -283,8 +283,18 @@ def num_processes_on_gpu(index: int) -> int:
     return number.value if problem in (0, NVML_INSUFFICIENT_SIZE) else 0
 
 
+def cpu_waits() -> dict[str, int] | None:
+    """Returns by thread of this process for how many nanoseconds it was ready to run and waited for a CPU; None where
+    the system does not count them."""
+    with suppress(OSError, IndexError, ValueError):  # a thread may end meanwhile
+        tasks = list((PROCESS / "task").iterdir())
+        return {task.name: int((task / "schedstat").read_text().split()[1]) for task in tasks}
+    return None
+
+
 class Consumption:
-    """The energy and the peak memory of one generation, from the creation of the object to `fields`.
+    """The energy, the peak memory and the waits for a CPU of one generation, from the creation of the object to
+    `fields`.
 
     The energy of other programs on the machine is included. `placement`: the devices of the target, such as "cpu" or
     "cuda:0+cuda:1"; None for a server, whose consumption is unknown.
@@ -299,12 +309,17 @@ class Consumption:
         self._resets_peak = reset_peak_resident_bytes()
         self._joules = list(map(gpu_joules, self._gpus))
         self._processors = ProcessorEnergy()
+        self._waits = None if HOST.leaves_out_waits else cpu_waits()  # else no time has them
 
     def fields(self) -> dict[str, float | int]:
-        """Returns those of cpu_joules, gpu_joules, peak_host_bytes and peak_device_bytes that are known. The devices
-        must have finished their work."""
+        """Returns those of cpu_wait_seconds, cpu_joules, gpu_joules, peak_host_bytes and peak_device_bytes that are
+        known. The devices must have finished their work."""
         if not self._is_here:
             return {}
+        waits, before = cpu_waits(), self._waits
+        waited = None
+        if waits is not None and before is not None:
+            waited = round(sum(waits[task] - before.get(task, 0) for task in waits) / 1e9, 6)
         peak_bytes = None
         if self._resets_peak:
             with suppress(OSError, ValueError, StopIteration):
@@ -313,6 +328,7 @@ class Consumption:
         ends = list(map(gpu_joules, self._gpus))
         used = [b - a for a, b in zip(self._joules, ends, strict=True) if a is not None and b is not None]
         values = {
+            "cpu_wait_seconds": waited,
             "cpu_joules": self._processors.joules(),
             "gpu_joules": sum(used) if self._gpus and len(used) == len(self._gpus) else None,
             "peak_host_bytes": peak_bytes,

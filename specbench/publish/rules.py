@@ -596,6 +596,7 @@ def _disturbed(each: RuledRow) -> str:
 # By the code of the warning: what it says of load, which the passes above show.
 SIGNS_OF_LOAD = {
     "ar_drift": "AR's speed drifted", "wide_interval": "its interval is wide", "not_steady": "its start was not steady",
+    "uneven_sessions": "AR's speed differs between its processes", "busy": "its threads waited for a CPU",
 }  # fmt: skip
 
 

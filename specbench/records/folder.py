@@ -1,6 +1,7 @@
 """The folder of one run: its identity (run.json), specs (specs.json), records (records.jsonl) and rows."""
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
-from specbench.core.files import ResumableFolder, changed_settings, write_atomically, write_identity, writing
+from specbench.core.files import COMMAND, ResumableFolder, changed_settings, write_atomically, write_identity, writing
 from specbench.core.values import json_digest
 from specbench.records.records import RECORDS, RecordFile
 from specbench.records.store import RecordStore
@@ -19,6 +20,7 @@ from specbench.specs.catalogue import method_meaning, subset_meaning, versioned_
 from specbench.specs.components import RECORDED, build
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
+from specbench.specs.run_options import OPTIONS
 from specbench.specs.task import TaskSpec
 
 DATE = "template_date"
@@ -30,16 +32,19 @@ class RunFolder(ResumableFolder):
     """The folder with the records of one configuration. It cannot be opened with another configuration.
 
     `named_by_digest`: the path is `default_folder` of this identity, so that a lost run.json can be written again.
-    `spec`: the tasks and methods of the run, to name the keys in which those of the folder differ.
+    `spec`: the tasks and methods of the run, to name the keys in which those of the folder differ. `command`: the
+    command line, which a new folder keeps beside its identity, for those who want to resume it.
     """
 
     IDENTITY = "run.json"
 
     def __init__(
-        self, path: Path, identity: Mapping[str, Any], named_by_digest: bool = False, spec: RunSpec | None = None
-    ) -> None:
+        self, path: Path, identity: Mapping[str, Any], named_by_digest: bool = False, spec: RunSpec | None = None,
+        command: str = "",
+    ) -> None:  # fmt: skip
         super().__init__(path)
         self.spec = spec
+        self.command = command
         self.named_by_digest = named_by_digest
         self.identity = json.loads(json.dumps(identity))
         self.records = RecordFile(path / RECORDS)
@@ -67,24 +72,36 @@ class RunFolder(ResumableFolder):
                 f"{self.path}: has records but no run.json, so their settings are unknown; restore it from a copy, or "
                 "choose another --output"
             )
-        super().claim(identity)
+        super().claim({**identity, COMMAND: self.command} if self.command else identity)
         old = bounded.read_mapping(config, self.repair(), strict=False)
         known = revisions_of(old)
         revisions = {**known, **revisions_of(identity)}
         if revisions != known:
             write_identity(config, {**old, REVISIONS: revisions})
 
+    def check_known(self, whole: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
+        """Raises ConfigError if the folder belongs to another run by what is known before models are loaded. `whole`:
+        settings of the identity; null for those that it lacks. `parts`: settings of which a part is known, nested."""
+        old = bounded.read_mapping(self.path / self.IDENTITY, self.repair(), strict=False)
+        before = {name: old[name] for name in (*whole, COMMAND) if name in old} | _values_at(old, parts)
+        now = {name: value for name, value in whole.items() if value is not None} | dict(parts)
+        self.compare(before, json.loads(json.dumps(now)))
+
     def changes(self, old: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-        """Returns the changed settings: the keys of a changed task or method, if both are known. A subset that only one
-        of the two runs has measured is not a change."""
+        """Returns the changed settings, each as the command line names it: the keys of a changed task or method, if
+        both are known. A subset that only one of the two runs has measured is not a change."""
         both = revisions_of(old).keys() & revisions_of(now).keys()
-        before, after = ({**each, REVISIONS: {key: revisions_of(each)[key] for key in both}} for each in (old, now))
+        before, after = (
+            {**_without_threads(each), REVISIONS: {key: revisions_of(each)[key] for key in both}, COMMAND: {}}
+            for each in (old, now)
+        )
         keys = self._changed_keys()
-        return [each for text in changed_settings(before, after) for each in keys.get(text.split(": ")[0]) or [text]]
+        changes = changed_settings(before, after)
+        return [each for text in changes for each in keys.get(text.split(": ")[0]) or [as_given(text)]]
 
     def _changed_keys(self) -> dict[str, list[str]]:
-        """Returns the changed keys of each task and method with their values in specs.json and now, by `tasks.NAME` and
-        `methods.NAME`; nothing if the file or the spec is not known."""
+        """Returns the changed keys of each task and method, as --set names them, with their values in specs.json and
+        now, by `tasks.NAME` and `methods.NAME`; nothing if the file or the spec is not known."""
         try:
             if self.spec is None:
                 return {}
@@ -97,13 +114,12 @@ class RunFolder(ResumableFolder):
             old = tasks.get(task.name, task)
             both = [name for name in task.subset_names if name in old.subset_names]
             changes = [changed_settings(subset_meaning(old, name), subset_meaning(task, name)) for name in both]
-            place = f"tasks.{task.name}"
-            found[place] = list(dict.fromkeys(f"{place}.{each}" for each in chain.from_iterable(changes)))
+            every = dict.fromkeys(chain.from_iterable(changes))
+            found[f"tasks.{task.name}"] = [_of(f"task {task.name}", each) for each in every]
         for method in self.spec.methods:
-            place = f"methods.{method.name}"
             now = json.loads(json.dumps(method.model_dump()))
-            before = methods.get(method.name, now)
-            found[place] = [f"{place}.{each}" for each in changed_settings(method_meaning(before), method_meaning(now))]
+            changes_of_method = changed_settings(method_meaning(methods.get(method.name, now)), method_meaning(now))
+            found[f"methods.{method.name}"] = [_of(f"method {method.name}", each) for each in changes_of_method]
         return found
 
     def recorded_date(self, asked: str | None) -> date | None:
@@ -136,6 +152,53 @@ class RunFolder(ResumableFolder):
     def holds(self) -> str:
         """Returns "holds records"."""
         return "holds records"
+
+
+THREADS = re.compile(r", \d+ threads?\b")  # in the name of a CPU
+AS_GIVEN = {  # settings by what the command line calls them; others have the name of their option, or none
+    "environment.num_threads": "--threads", "environment.device": "device (--device)",
+    "environment.dtype": "dtype (--dtype, --quantize)", "environment.engine": "engine (--engine)",
+    "target.name": "--target", "code_execution": "--allow-code-execution",
+}  # fmt: skip
+
+
+def as_given(change: str) -> str:
+    """Returns a changed setting, "KEY: before → now", with the option that gives it in place of the key in run.json."""
+    key, _, values = change.partition(": ")
+    first, _, rest = key.partition(".")
+    if key in AS_GIVEN:
+        name = AS_GIVEN[key]
+    elif first in OPTIONS:
+        name = f"{OPTIONS[first].flag} {rest}".strip()
+    elif first == "drafters" and rest.endswith(".name"):
+        name = f"drafter of method {rest.removesuffix('.name')}"
+    elif first in ("tasks", "methods"):
+        name = f"{first.removesuffix('s')} {rest}"
+    else:
+        name = key
+    return f"{name}: {values}"
+
+
+def _of(owner: str, change: str) -> str:
+    """Returns "KEY of OWNER: before → now" of "KEY: before → now"."""
+    key, _, values = change.partition(": ")
+    return f"{key} of {owner}: {values}"
+
+
+def _without_threads(identity: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns an identity whose CPU is named without the number of threads, which is a setting of its own."""
+    conditions = identity.get("environment")
+    if not isinstance(conditions, Mapping) or not {"device", "num_threads"} <= conditions.keys():
+        return identity
+    return {**identity, "environment": {**conditions, "device": THREADS.sub("", str(conditions["device"]))}}
+
+
+def _values_at(data: Any, like: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of `data` that have the place of a value of `like`."""
+    return {
+        key: _values_at(data[key], value) if isinstance(value, Mapping) else data[key]
+        for key, value in like.items() if isinstance(data, Mapping) and key in data
+    }  # fmt: skip
 
 
 def revisions_of(identity: Mapping[str, Any]) -> Mapping[str, Any]:

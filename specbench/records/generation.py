@@ -171,6 +171,7 @@ class Generation(Stored, kw_only=True):
     route: str | None = None  # of a method with routes
     left_out_own: bool | None = None  # whether a memory left out an earlier answer to the prompt; None: no such memory
     decoded_by: Literal["target", "drafter"] | None = None  # the model that decoded alone, if one did
+    cpu_wait_seconds: Seconds | None = None  # for which threads were ready to run and waited for a CPU, in all
     cpu_joules: Seconds | None = None  # of the processor packages, prefill included, as the next ones
     gpu_joules: Seconds | None = None  # of the target's GPUs
     peak_host_bytes: Count | None = None  # largest resident memory of the process

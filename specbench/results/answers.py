@@ -140,6 +140,7 @@ class Answer(msgspec.Struct, kw_only=True, gc=False, array_like=True):
     target_seconds: float
     rule_seconds: float | None
     tokenizer_seconds: float | None
+    cpu_wait_seconds: float | None
     cpu_joules: float | None
     gpu_joules: float | None
     peak_host_bytes: int | None
@@ -207,8 +208,9 @@ class Answer(msgspec.Struct, kw_only=True, gc=False, array_like=True):
             ttft_seconds=g.ttft_seconds, draft_prefill_seconds=g.draft_prefill_seconds,
             decode_seconds=g.decode_seconds,
             pass_seconds=sum(draft, sum(target)), target_seconds=sum(target),
-            rule_seconds=g.rule_seconds, tokenizer_seconds=g.tokenizer_seconds, cpu_joules=g.cpu_joules,
-            gpu_joules=g.gpu_joules, peak_host_bytes=g.peak_host_bytes, peak_device_bytes=g.peak_device_bytes,
+            rule_seconds=g.rule_seconds, tokenizer_seconds=g.tokenizer_seconds,
+            cpu_wait_seconds=g.cpu_wait_seconds, cpu_joules=g.cpu_joules, gpu_joules=g.gpu_joules,
+            peak_host_bytes=g.peak_host_bytes, peak_device_bytes=g.peak_device_bytes,
             warm_up=g.warm_up,
             columns=(
                 np.array(draft) if draft else NONE, _token_passes(g.passes.target) if is_baseline else NONE,

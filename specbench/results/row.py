@@ -77,7 +77,9 @@ LATER_METRICS = {
     }),
     "99th percentiles": frozenset(f"{name}_p99_seconds" for name in ("ttft", "tpot", "e2e")),  # loads had them before
 }  # fmt: skip
-LATER_WARNINGS = frozenset({"cheap_passes", "uneven_drafts", "ends_at_once", "few_orders"})
+LATER_WARNINGS = frozenset(
+    {"cheap_passes", "uneven_drafts", "ends_at_once", "few_orders", "uneven_sessions", "busy"}
+)  # fmt: skip
 # The outcome of a measurement; all other fields identify what was measured.
 RESULT_FIELDS = frozenset(
     {
@@ -259,7 +261,8 @@ class RowWarning(FilePart):
 
     code: Literal[
         "wide_interval", "few_prompts", "ar_drift", "not_steady", "implausible", "trained_on_test",
-        "misread_head", "loops", "ends_at_once", "cheap_passes", "uneven_drafts", "few_orders",
+        "misread_head", "loops", "ends_at_once", "cheap_passes", "uneven_drafts", "few_orders", "uneven_sessions",
+        "busy",
         # of servers
         "baseline_unchecked", "drafts_nothing", "caches_unknown", "memory_not_stated", "settings_differ", "learns",
         "slow_client", "read_late", "answers_differ", "few_turns", "tokenizer_unchecked", "idle_unchecked",

@@ -107,6 +107,8 @@ def warnings_of(
         "wide_interval": wide_interval(row),
         "few_prompts": few_prompts(row),
         "ar_drift": drift(row, len({answer.process for answer in own})),
+        "uneven_sessions": uneven_sessions(row, baseline),
+        "busy": busy(row, own, baseline),
         "not_steady": unsteady_start(row, warm_up_of(baseline)),
         "implausible": implausible(row),
         "trained_on_test": num_trained_on
@@ -187,6 +189,51 @@ def drift(row: Row, num_processes: int) -> str | None:
         f"in the last third of the run{resumed} the baseline ran at {with_interval(ratio)} times its speed in the "
         "first third, so load or clock changed: measure again into another folder, without a break and with nothing "
         "else running"
+    )
+
+
+def uneven_sessions(row: Row, baseline: Sequence[Answer]) -> str | None:
+    """Warns of a run in several processes, in one of which AR's median speed was more than WIDE times that in another:
+    also of so few prompts that no drift has an interval. Speeds are compared within a subset, as long prompts are
+    slower, and a process may have measured other subsets than the next one."""
+    speeds: dict[str, dict[str, list[float]]] = {}  # by subset and process
+    for answer in baseline:
+        if answer.process is not None and answer.decode_seconds > 0 and answer.num_timed_tokens > 0:
+            of_subset = speeds.setdefault(answer.subset, {})
+            of_subset.setdefault(answer.process, []).append(answer.num_timed_tokens / answer.decode_seconds)
+    relative: dict[str, list[float]] = {}  # by process, to the median of the subset
+    for of_subset in speeds.values():
+        middle = float(np.median([speed for each in of_subset.values() for speed in each]))
+        for process, each in of_subset.items():
+            relative.setdefault(process, []).extend(speed / middle for speed in each)
+    medians = [float(np.median(each)) for each in relative.values()]
+    if len(medians) < 2 or max(medians) <= WIDE * min(medians) or has_drifted(row.metric("ar_drift")):
+        return None
+    return (
+        f"of the {len(medians)} processes that measured it one after the other, the baseline ran in one at "
+        f"{max(medians) / min(medians):.2f} times its speed in another (medians), so load or clock changed: measure "
+        "again into another folder, without a break and with nothing else running"
+    )
+
+
+WAITING = 0.1  # seconds of waiting for a CPU in each second of decoding, of all threads together
+
+
+def busy(row: Row, own: Sequence[Answer], baseline: Sequence[Answer]) -> str | None:
+    """Warns of threads that waited for a CPU while they decoded, as other programs took it or there are more threads
+    than cores."""
+    shares = []
+    for side in (own, baseline):
+        known = [(each.cpu_wait_seconds, each.seconds) for each in side if each.cpu_wait_seconds is not None]
+        seconds = sum(of_answer for _, of_answer in known)
+        shares.append(sum(waited for waited, _ in known) / seconds if seconds > 0 else 0.0)
+    if max(shares) <= WAITING:
+        return None
+    of_baseline = "" if row.is_baseline else f" (ar's {shares[1]:.2f} s)"
+    return (
+        f"its threads waited for a CPU, together {shares[0]:.2f} s in each second{of_baseline}, as more of them and of "
+        "other programs were ready than the machine has cores, so speeds are too low: measure again into another "
+        "folder with nothing else running, or with fewer --threads"
     )
 
 

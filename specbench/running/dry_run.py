@@ -1,6 +1,7 @@
 """`specbench run --dry-run`: what a command would measure, from specifications, data and tokenizers; no weights are
 read and nothing is written."""
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean, median
@@ -11,7 +12,7 @@ from specbench.core.console import counted, say
 from specbench.core.environment import EMBEDDED, OBJECT
 from specbench.core.errors import ConfigError
 from specbench.core.table import Table, number_columns, text_columns
-from specbench.decoding.build import make_drafter
+from specbench.decoding.build import check_vocabulary, make_drafter
 from specbench.decoding.sampling import Sampling
 from specbench.models.gguf.files import is_gguf
 from specbench.models.heads.checkpoints import weights_of
@@ -41,13 +42,17 @@ def dry_run(request: Request, console: Console) -> Table:
     alone = spec.model_copy(update={"methods": spec.methods[:1]})
     runs = make_subset_runs(alone, models, loaded, fitting=spec.methods)
     done = [] if request.output is None else list(RecordFile(request.output / RECORDS).stream())
-    rows = [line_of(run, spec.repeats, done) for run in runs]
+    lengths = [
+        [len(run.renderer.render(models.target, (each.prompt,)).ids) for each in run.data.examples] for run in runs
+    ]
+    rows = [line_of(run, each, spec.repeats, done) for run, each in zip(runs, lengths, strict=True)]
     target, drafters = models.target, dict.fromkeys(model.name for model in models.drafters.values())
     num_trials = sum(num_of(run) for run in runs) * spec.repeats
     caption = [
         f"methods: {', '.join(told(method) for method in spec.methods)}",
         f"target {target.name} ({target.revision or 'no revision'}); drafters: {', '.join(drafters) or 'no model'}",
         f"{counted(num_trials, 'trial')} of {counted(len(spec.methods), 'method')}; nothing was measured or written",
+        *answers_cut(runs, [max(each) for each in lengths]),
     ]
     if request.output is None:
         caption.append("folder: runs/TASK-METHOD-DIGEST, whose digest also depends on the device; --output names one")
@@ -87,6 +92,7 @@ def check_drafter(part: MethodSpec, spec: RunSpec, models: LoadedModels) -> None
         return
     if part.needs_drafter and (name := spec.drafter_of(part)) is not None:
         check_weights(name, f"model '{name}'")
+        check_vocabulary(part, models.pair(part))
     options = part.drafter.options
     if part.drafter.type in PATH_DRAFTERS - MADE_WITHOUT_WEIGHTS and (path := options.get("path")) is not None:
         check_weights(path, f"method '{part.name}': drafter.path = '{path}'")
@@ -114,8 +120,24 @@ def told(method: MethodSpec) -> str:
     return method.name if method.name == "ar" else f"{method.name} (γ {method.num_draft_tokens})"
 
 
-def line_of(run: SubsetRun, repeats: int, done: list[Record]) -> list[str]:
-    lengths = [len(run.renderer.render(run.models.target, (each.prompt,)).ids) for each in run.data.examples]
+def answers_cut(runs: Sequence[SubsetRun], longest: Sequence[int]) -> list[str]:
+    """Returns a line about subsets whose answers the context of a model may cut; none if all fit. `longest`: the tokens
+    of the longest prompt of each."""
+    rooms = [(run.context_limit - most, run) for run, most in zip(runs, longest, strict=True) if run.context_limit]
+    cut = [(room, run) for room, run in rooms if room < run.task.generation.max_new_tokens]
+    if not cut:
+        return []
+    room, run = min(cut, key=lambda each: each[0])
+    others = f" (nor in {counted(len(cut) - 1, 'other subset')})" if len(cut) > 1 else ""
+    return [
+        f"answers are cut at the context of {run.limited_by}, {run.context_limit} tokens: behind the longest prompt of "
+        f"{run.task.name}/{run.subset} {room} new tokens fit, not the {run.task.generation.max_new_tokens} of "
+        f"generation.max_new_tokens{others}"
+    ]
+
+
+def line_of(run: SubsetRun, lengths: Sequence[int], repeats: int, done: list[Record]) -> list[str]:
+    """`lengths`: of its prompts, in tokens."""
     own = sum((record.task, record.subset) == (run.task.name, run.subset) for record in done)
     return [
         run.task.name, run.subset, str(len(lengths)), f"{median(lengths):.0f}", str(max(lengths)),

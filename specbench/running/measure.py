@@ -117,6 +117,8 @@ def announce_trials(plan: Plan, recorded: Mapping[Key, Record], events: Events) 
     if plan.spec.limit is not None and num_examples < num_rows:
         events.say(f"{num_examples} of {num_rows} examples of the sample; --limit all measures all")
     num_done = sum(trial.key in recorded for trial in plan.trials)
+    for line in plan.busy if num_done < len(plan.trials) else ():
+        events.say(line)
     noun = "turns" if any(trial.turn for trial in plan.trials) else "examples"
     announce(events.console, len(plan.trials), num_done, plan.folder.path, noun)
     if num_others := len(recorded) - num_done:

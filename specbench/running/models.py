@@ -6,17 +6,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from specbench.core import bounded
-from specbench.core.environment import OBJECT
+from specbench.core.environment import EMBEDDED, OBJECT
 from specbench.core.errors import ConfigError
 from specbench.core.files import TRAINING_RECORD
 from specbench.decoding.bridges import check_equal, share_ids
-from specbench.decoding.build import build_decoder, pauses
+from specbench.decoding.build import build_decoder, check_vocabulary, pauses
 from specbench.decoding.decoder import Decoder
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair, TextModel
@@ -177,6 +178,18 @@ def load_models(spec: RunSpec, load: Callable[..., CausalLM] | None = None) -> L
     if target.why_eager is not None:
         warn_not_static(target, spec.engine, "this run and its rows use --engine eager")
     return LoadedModels(target, load_drafters(spec, spec.methods, target, load))
+
+
+def check_vocabularies(spec: RunSpec) -> None:
+    """Raises ConfigError for a draft model with another vocabulary than its method needs. The tokenizers tell, which
+    are read in a fraction of the time that weights take; the models that come with specbench are loaded as fast."""
+    methods = tuple(each for each in spec.methods if any(part.same_vocabulary for part in each.parts))
+    names = [spec.target, *(name for part in parts(methods) if (name := spec.drafter_of(part)) is not None)]
+    if len(set(names)) == 1 or all(name.startswith(EMBEDDED) for name in names) or spec.target.startswith(OBJECT):
+        return
+    models = load_models(spec.model_copy(update={"methods": methods}), partial(load_model, weights=False))
+    for part in parts(methods):
+        check_vocabulary(part, models.pair(part))
 
 
 class ModelCache:

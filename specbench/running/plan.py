@@ -36,7 +36,13 @@ from specbench.records.folder import DATE, PRODUCTS, RunFolder, default_folder
 from specbench.records.records import Key
 from specbench.results.conditions import check_accepts_rows
 from specbench.results.rows import Measurement
-from specbench.running.models import LoadedModels, choose_products, load_models, products_by_model
+from specbench.running.models import (
+    LoadedModels,
+    check_vocabularies,
+    choose_products,
+    load_models,
+    products_by_model,
+)
 from specbench.running.prompts import (
     PromptBudget,
     PromptRenderer,
@@ -96,7 +102,7 @@ class SubsetRun:
 class Plan:
     """What a run measures, with which models, and into which folder. `command`, `settings`: the request as rows keep
     it. `measurement`: of an earlier command with the same request, if its folder has all records; the models are then
-    without weights."""
+    without weights. `busy`: warnings of the machine's load before anything was loaded."""
 
     spec: RunSpec
     models: LoadedModels
@@ -105,6 +111,7 @@ class Plan:
     command: str = ""
     settings: Mapping[str, object] = field(default_factory=dict)
     measurement: Measurement | None = None
+    busy: Sequence[str] = ()
 
     @cached_property
     def trials(self) -> "list[Trial]":
@@ -118,11 +125,14 @@ def make_plan(request: Request, console: Console, load: Callable[[RunSpec], Load
     request, spec, left_out = resolve(request)
     for line in request_notes(request, spec):
         say(console, line)
-    # 2. The machine: threads are set before torch's first operation, and a board of another device is refused early.
+    # 2. The machine: threads are set before torch's first operation. Another run's folder and a board of another device
+    #    are refused before anything is loaded.
     embedded = spec.target.startswith(EMBEDDED)
     set_threads(request.options.threads, embedded)
-    for line in load_lines(spec.device):
-        say(console, line)
+    is_known = spec.servers is None and left_out is None
+    if is_known and request.output is not None and (request.output / RunFolder.IDENTITY).is_file():
+        RunFolder(request.output, {}, spec=spec).check_known(*known_settings(spec))
+    busy = list(load_lines(spec.device))
     if request.leaderboard is not None and spec.device_map == "none":
         device = str(choose_device(spec.device)) if spec.servers is None else spec.servers.device
         check_accepts_rows(request.leaderboard, device)
@@ -130,6 +140,8 @@ def make_plan(request: Request, console: Console, load: Callable[[RunSpec], Load
     with doing("reading the data"):
         loaded = without_calibration(load_requested(spec, embedded, console), spec.methods)
     # 4. The models, and a decoder of each method. Of "all" methods those stay that fit models and data.
+    if load is load_models and left_out is None:
+        check_vocabularies(spec)
     models = load(spec)
     spec, subset_runs = subsets_with_decoders(spec, models, loaded, left_out)
     if left_out:
@@ -154,7 +166,7 @@ def make_plan(request: Request, console: Console, load: Callable[[RunSpec], Load
     notes = [model.chat_template.notes(each.system) for model, each in readers if uses_chat(model, each.chat)]
     for line in dict.fromkeys(chain.from_iterable(notes)):
         say(console, line)
-    return Plan(spec, models, subset_runs, folder, request.command, request.settings())
+    return Plan(spec, models, subset_runs, folder, request.command, request.settings(), busy=busy)
 
 
 def load_data(spec: RunSpec, use_sample: bool) -> Loaded:
@@ -249,7 +261,7 @@ def run_folder(
     if spec.template_date == "today" and DATE in identity:  # tomorrow, the same command resumes the folder
         named = {**identity, DATE: "today"}
     path = request.output or default_folder(spec, named)
-    return RunFolder(path, identity, named_by_digest=request.output is None, spec=spec)
+    return RunFolder(path, identity, named_by_digest=request.output is None, spec=spec, command=request.command)
 
 
 def make_subset_runs(
@@ -465,6 +477,37 @@ THE_TARGETS = "the target's"
 DrafterId = dict[str, str | None]  # name, revision; passes and weights if they are worth telling
 
 
+def asked_settings(spec: RunSpec) -> dict[str, object]:
+    """Returns the settings of a run's identity that follow from its specification alone; null for absent ones."""
+    return {
+        "seed": spec.seed,
+        "tasks": {task.name: versioned_name(task) for task in spec.tasks},
+        "methods": {method.name: versioned_name(method) for method in spec.methods},
+        "components": component_revisions(spec.tasks, spec.methods) or None,
+        "chat": spec.chat,
+        "system_instruction": spec.system_instruction,
+        "chat_template_args": spec.chat_template_args or None,
+        "trust_remote_code": spec.trust_remote_code or None,
+        "tokenizer": spec.tokenizer,
+        "drafter_tokenizer": spec.drafter_tokenizer,
+    }
+
+
+def known_settings(spec: RunSpec) -> tuple[dict[str, object], dict[str, object]]:
+    """Returns what is known of a run's identity before its models are loaded: whole settings, and parts of others."""
+    drafting = [each for each in spec.methods if each.routes is None and each.decoder is None]
+    drafters = {
+        each.name: {"name": name} for each in drafting
+        if each.drafter.type in ("model", "model_tree") and (name := spec.drafter_of(each)) is not None
+    }  # fmt: skip
+    conditions = environment("cpu", "", "")
+    of_any_model = ("num_threads", "platform", "python", "versions", "commit")
+    return asked_settings(spec), {
+        "target": {"name": spec.target}, "drafters": drafters,
+        "environment": {name: conditions[name] for name in of_any_model},
+    }  # fmt: skip
+
+
 def run_identity(
     spec: RunSpec, runs: Sequence[SubsetRun], models: LoadedModels, environment: Mapping[str, object]
 ) -> dict[str, object]:
@@ -485,27 +528,18 @@ def run_identity(
     revisions = {f"{run.task.name}/{run.subset}": run.data.revision for run in runs if run.data.source == "hub"}
     method_engines = {method.name: models.engine(method) for method in spec.methods}
     settings = {
-        "seed": spec.seed,
-        "tasks": {task.name: versioned_name(task) for task in spec.tasks},
-        "methods": {method.name: versioned_name(method) for method in spec.methods},
+        **asked_settings(spec),
         "target": {"name": models.target.name, "revision": models.target.revision},
         "drafters": {method: drafter for method, drafter in drafters.items() if drafter["name"] is not None},
         "routes": {each.method.name: route_drafter_identities(each, models) for each in routed} or None,
         "code": {each.method.name: each.code_revision for each in external} or None,
-        "components": component_revisions(spec.tasks, spec.methods) or None,
         "package": package_digest() if environment.get("commit", "") is None else None,
         "engines": {name: other for name, other in method_engines.items() if other != engine} or None,
         "data": {run.task.name: run.data.source for run in runs},
         "data_revisions": revisions or None,
-        "chat": spec.chat,
         "special_stops": sorted(special_stops) or None,
         "end_tokens": None if spec.servers is not None else models.target.told_ends,
         "template_date": printed_date(runs),
-        "system_instruction": spec.system_instruction,
-        "chat_template_args": spec.chat_template_args or None,
-        "trust_remote_code": spec.trust_remote_code or None,
-        "tokenizer": spec.tokenizer,
-        "drafter_tokenizer": spec.drafter_tokenizer,
         "code_execution": permission.allowed() or None,  # answers have no scores without it
     }
     given = {name: value for name, value in settings.items() if value is not None}

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from specbench.core.console import counted
 from specbench.core.environment import EMBEDDED, EXTRAS, OBJECT, is_installed, missing, require
 from specbench.core.errors import ConfigError, nearest
+from specbench.core.files import ResumableFolder
 from specbench.core.registry import LOGGERS
 from specbench.models.gguf.files import check_gguf, is_gguf
 from specbench.models.heads import published_head
@@ -152,6 +153,8 @@ def check_all(made: Iterable[Callable[[], object]]) -> None:
 def checks(request: Request) -> Iterator[Callable[[], object]]:
     """Yields the checks of a request, each of which raises ConfigError."""
     options, judge, include = request.options, request.judge, request.lm_eval_include
+    if request.output is not None and request.output.is_dir():
+        yield ResumableFolder(request.output).check_free
     if judge is not None:
         yield judge.make
     for name in request.tasks if ALL in request.tasks else dict.fromkeys(request.tasks):
@@ -227,18 +230,20 @@ def check_method(name: str, request: Request) -> None:
         raise ConfigError(f"method '{label}': {unfit}, or another method")
     if keys.get("routes"):
         return
+    model = request.options.drafter
+    unused = "" if model is None else f"; --drafter {model} names a draft model, as for --method sd, and does not help"
     if path is None and kind in TABLE_DRAFTERS and target != TARGET:
         noun = TABLE_DRAFTERS[kind]
         command = f"specbench train {kind} --target {target}"
         raise ConfigError(
             f"method '{label}': drafter.path is missing: target '{target}' has no {noun} of its own: train one with "
-            f"`{command}` and give --set drafter.path=DIR"
+            f"`{command}` and give --set drafter.path=DIR{unused}"
         )
     if path is None and kind in HEAD_DRAFTERS and not target.startswith((EMBEDDED, OBJECT)):
         try:
             published_head(str(drafter.get("head", "eagle3")), target)
         except ConfigError as error:
-            raise ConfigError(f"method '{label}': {error}") from error
+            raise ConfigError(f"method '{label}': {error}{unused}") from error
     is_folder = kind in TABLE_DRAFTERS or str(path).startswith((".", "/", "~")) or str(path).count("/") > 1
     is_folder &= path is not None and path != "null" and not str(path).startswith(EMBEDDED)
     if is_folder and not os.path.exists(str(path)):

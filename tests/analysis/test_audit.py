@@ -624,7 +624,9 @@ def test_command_reports_and_exits_by_what_it_finds(call: Specbench, wrong_metho
     kinds = found["wrong"]["greedy"]["divergence"]
     assert kinds["rule"] == 2 and found["wrong"]["reason"].startswith("its greedy output is not AR's (rule 2)")
     assert found["wrong"]["greedy"]["example"]["kind"] == "rule"
-    assert max(map(len, out.splitlines())) <= 100
+    lines = out.splitlines()
+    lines.remove(f"report: {report}")
+    assert max(map(len, lines)) <= 100
     assert f"the first {NUM_TOKENS - 2} draft positions and as many steps of a text" in " ".join(out.split())
     code, out, err = call("--method", "sd,fsd", "--draws", "0", "--json")
     assert code == 0, err
@@ -632,6 +634,18 @@ def test_command_reports_and_exits_by_what_it_finds(call: Specbench, wrong_metho
     assert [each["verdict"] for each in again["verdicts"]] == ["undecided", "undecided", "lossy by design"]
     assert again["verdicts"][0]["reason"] == "it was not sampled"
     assert again["control"] is None and again["subsets"] == ["en", "ja"]
+
+
+def test_without_a_task_the_bundled_sample_is_read_and_said(specbench: Specbench, tiny_pair: tuple[str, str]) -> None:
+    """No hub is asked for the data of an analysis that names none."""
+    words = ("--target", tiny_pair[0], "--subset", "en", "--limit", "1", "--set", "generation.max_new_tokens=4")
+    said = "without --task, the prompts are the bundled sample of mgsm"
+    code, out, err = specbench("audit", "--batch-width", *words, "--json")
+    assert code == 0 and said in err.splitlines() and json.loads(out)["prompts"] == [], err
+    code, out, err = specbench("drift", *words[:6], "--drafter", tiny_pair[1], "--change", "chat=never")
+    assert code == 0 and said in err.splitlines(), err
+    code, _, err = specbench("audit", "--batch-width", *words, "--task", "mgsm")
+    assert code == 2 and said not in err, "a task that is named is the whole one, of the hub"
 
 
 def test_the_batch_width_of_a_target_is_shown(call: Specbench) -> None:

@@ -208,6 +208,7 @@ def test_the_command_fails_for_a_server_that_is_not_lossless(tmp_path, specbench
     assert code == 1, problem
     assert "draft – diverged: its samples do not follow the target's probabilities" in " ".join(shown.split())
     assert json.loads((tmp_path / "audit.json").read_text())["reference"] == "ar"
+    assert f"report: {tmp_path / 'audit.json'}" in shown.splitlines()
 
 
 @pytest.mark.parametrize(

@@ -395,7 +395,7 @@ def test_the_command(specbench: Specbench) -> None:
     Path("mine.py").write_text(MINE.replace("REST", RIGHT_REST))
     code, out, err = specbench("conformance", "mine.py:verify", "--draws", "2000", "--output", "report.json")
     assert code == 0 and "pass: mine.py:verify keeps the target's distribution" in out, err
-    assert max(map(len, out.splitlines())) <= 100
+    assert max(map(len, out.splitlines())) <= 100 and out.splitlines()[-1] == "report: report.json"
     assert Report.model_validate_json(Path("report.json").read_text()).verdict == "pass"
 
 

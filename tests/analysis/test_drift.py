@@ -147,8 +147,8 @@ def test_greedy_runs_agree_with_their_own_records(specbench: Run, greedy: Path, 
 
 
 def test_the_tables_say_what_changed(specbench: Run, greedy: Path, other: Path) -> None:
-    code, out, err = specbench("drift", "--before", f"{greedy}:sd", "--after", str(other))
-    assert code == 0, err
+    code, out, err = specbench("drift", "--before", f"{greedy}:sd", "--after", str(other), "--output", "drift.json")
+    assert code == 0 and out.splitlines()[-1] == "report: drift.json" and Path("drift.json").is_file(), err
     told = " ".join(out.split())
     assert "τ on each side's own answers" in told and "does it agree with decoding?" in told
     assert "10 prompts" in told and "different: target, " in told

@@ -1,15 +1,18 @@
-"""Words that no command can take: one line on stderr and exit code 2, before anything is measured. Interrupts: 130."""
+"""Words that no command can take: one line on stderr and exit code 2, before anything is measured. Interrupts: 130,
+and 143 by SIGTERM."""
 
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
+from specbench import __main__ as entry
 from specbench.core import environment
 
 Specbench = Callable[..., tuple[int, str, str]]
@@ -39,13 +42,21 @@ def test_it_is_refused_with_one_line_before_anything_is_measured(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("module", ["typer", "torch", pytest.param("transformers", marks=pytest.mark.slow)])
-def test_an_interrupt_while_a_module_is_imported_is_one_line(module: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("module", "number"),
+    [
+        ("typer", signal.SIGINT), ("torch", signal.SIGINT), ("typer", signal.SIGTERM),
+        pytest.param("transformers", signal.SIGINT, marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_an_interrupt_while_a_module_is_imported_is_one_line(
+    module: str, number: signal.Signals, tmp_path: Path
+) -> None:
     """The module stands in front of the library's, and turns the exception into another, as some libraries do."""
     earlier = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores interrupts
     (tmp_path / f"{module}.py").write_text(
         "import os, signal\n"
-        "try:\n    os.kill(os.getpid(), signal.SIGINT)\n    [None for _ in range(10**6)]\n"
+        f"try:\n    os.kill(os.getpid(), {int(number)})\n    [None for _ in range(10**6)]\n"
         "except BaseException:\n    raise ImportError('not whole')\n"
     )
     try:
@@ -55,7 +66,7 @@ def test_an_interrupt_while_a_module_is_imported_is_one_line(module: str, tmp_pa
         )  # fmt: skip
     finally:
         signal.signal(signal.SIGINT, earlier)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", "interrupted\n")
 
 
 def test_an_interrupt_before_anything_is_measured_is_one_line(
@@ -66,3 +77,26 @@ def test_an_interrupt_before_anything_is_measured_is_one_line(
 
     monkeypatch.setattr("specbench.running.execute.execute", interrupted)
     assert specbench(*RUN) == (130, "", "interrupted\n")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_to_end_is_one_line_and_the_exit_code_that_shells_give_it(
+    number: signal.Signals, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ended(*given: object, **options: object) -> None:
+        os.kill(os.getpid(), number)
+        time.sleep(10)
+
+    monkeypatch.setattr("specbench.running.execute.execute", ended)
+    monkeypatch.setattr(sys, "argv", ["specbench", *RUN])
+    monkeypatch.setattr(entry, "received", [])
+    earlier = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a job in the background ignores
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with pytest.raises(SystemExit) as done:
+            entry.main()
+    finally:
+        for each, handler in earlier.items():
+            signal.signal(each, handler)
+    assert (done.value.code, *capsys.readouterr()) == (code, "", "interrupted\n")

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ import pytest
 from specbench import __version__
 from specbench.cli import main
 from specbench.core.console import be_quiet, be_verbose
+from specbench.core.environment import set_threads
+from specbench.core.files import locked
 from specbench.models.sources import model_source
 from specbench.results.leaderboard import load
 from specbench.running import measure as runner
@@ -197,7 +200,7 @@ def test_a_changed_configuration_is_refused_with_what_changed(
     code, _, err = again("--seed", "7")
     assert code == 2 and "seed: 0 → 7" in err
     code, _, err = again("--set", "num_draft_tokens=3")
-    assert code == 2 and "methods.sd" in err
+    assert code == 2 and "num_draft_tokens of method sd: 5 → 3" in err
     assert records(tmp_path / "out") == before
 
 
@@ -315,6 +318,27 @@ def test_a_dry_run_of_all_methods_tells_those_that_lack_something(specbench: Spe
     )
     assert code == 0, err
     assert "methods: ar, " in " ".join(out.split())
+
+
+def test_a_dry_run_tells_that_the_context_cuts_answers(specbench: Specbench) -> None:
+    words = ("run", "--task", "mgsm", "--method", "sd", "--subset", "en,sw", "--limit", "1", "--dry-run")
+    assert "answers are cut" not in specbench(*words)[1]
+    code, out, err = specbench(*words, "--set", "generation.max_new_tokens=100000")
+    told = " ".join(out.split())
+    assert code == 0 and "answers are cut at the context of embedded:target, " in told, err
+    limit, room = (int(re.search(rf"(\d+) {what}", told)[1]) for what in ("tokens: behind", "new tokens fit"))  # type: ignore[index]
+    assert 0 < room < limit and "fit, not the 100000 of generation.max_new_tokens (nor in 1 other subset)" in told
+
+
+def test_a_row_that_was_measured_on_a_busy_machine_is_marked(
+    specbench: Specbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = count(0, 10**9)  # a second for each generation
+    monkeypatch.setattr("specbench.models.meters.cpu_waits", lambda: {"1": next(waits)})
+    code, out, err = specbench("run", "--task", "mgsm", "--method", "sd", "--subset", "en", "--limit", "1",
+                               "--set", "generation.max_new_tokens=4")  # fmt: skip
+    told = " ".join(out.split())
+    assert code == 0 and "† en: its threads waited for a CPU, together " in told and "fewer --threads" in told, err
 
 
 def test_quiet_leaves_out_notes_but_no_warning_and_no_result(
@@ -567,14 +591,57 @@ def test_unknown_key_names_file_and_nearest(specbench: Specbench, tmp_path: Path
     assert_one_line(specbench("run", "--task", "mgsm", "--method", "m.yaml"), "did you mean 'threshold'")
 
 
+def no_weights(source: str, *_: Any) -> None:
+    raise AssertionError(f"the weights of {source} are loaded")
+
+
 def test_drafter_with_another_vocabulary(
-    specbench: Specbench, tiny_pair: tuple[str, str], rows: str, tmp_path: Path
+    specbench: Specbench, tiny_pair: tuple[str, str], rows: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It is found before weights are read, and by a dry run."""
     other = tiny.save(tmp_path / "other", num_extra=3)
+    monkeypatch.setattr("specbench.models.loading.load_network", no_weights)
     outcome = run(specbench, ("--target", tiny_pair[0], "--drafter", str(other)), rows)
     assert_one_line(outcome, "another vocabulary")
-    assert "use a method for two vocabularies, such as slem, tli or union" in outcome[2]
-    assert f"`specbench vocab --target {tiny_pair[0]} --drafter {other}` shows" in outcome[2]
+    assert "use a method for two vocabularies, such as tli or slem (" in outcome[2]
+    assert f"`specbench vocab --target {tiny_pair[0]} --drafter {other}` tells which of them fit" in outcome[2]
+    assert run(specbench, ("--target", tiny_pair[0], "--drafter", str(other), "--dry-run"), rows) == outcome
+
+
+CHANGED = {  # words of another configuration: how the message names the change
+    "--seed 1": "(--seed: 0 → 1)",
+    "--chat never": '(--chat: "auto" → "never")',
+    "--set num_draft_tokens=3": "(num_draft_tokens of method sd: 5 → 3)",
+    "--set generation.max_new_tokens=5": "(generation.max_new_tokens of task mgsm: 4 → 5)",
+    "--drafter embedded:drafter-scdf": '(drafter of method sd: "embedded:drafter" → "embedded:drafter-scdf")',
+    "--method pld": "(method pld: absent → ",
+    "--threads 2": "(--threads: 1 → 2)",
+}
+
+
+def test_a_folder_that_cannot_take_a_run_is_refused_before_weights_are_read(
+    specbench: Specbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["run", "--task", "mgsm", "--method", "sd", "--subset", "en", "--limit", "1", "--output", "mine",
+             "--set", "generation.max_new_tokens=4"]  # fmt: skip
+    assert specbench(*words)[0] == 0
+    monkeypatch.setattr("specbench.models.loading.load_network", no_weights)
+    monkeypatch.setattr("specbench.running.plan.others_load", lambda: 99.0)
+    try:
+        for changed, told in CHANGED.items():
+            code, out, err = specbench(*words, *changed.split())
+            assert (code, out) == (2, "") and len(err.splitlines()) == 1, "no warning of a busy machine before it"
+            assert err.startswith(f"error: --output mine: holds records of another configuration {told}"), err
+            command = shlex.join(["specbench", *words])
+            assert err.endswith(f"choose another --output, or repeat the old command to resume it: {command}\n")
+    finally:
+        set_threads(1, True)
+    code, out, err = specbench(*words)
+    assert code == 0 and "busy" not in err, "nothing is measured, so nothing is slow"
+    with locked(tmp_path / "mine" / ".lock", wait=False):
+        code, out, err = specbench(*words, "--limit", "2")
+    problem = "another process is using it: wait for it, or choose another --output"
+    assert (code, out, err) == (2, "", f"error: --output mine: {problem}\n")
 
 
 def test_empty_data_and_missing_column(specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path) -> None:

@@ -558,7 +558,7 @@ def test_the_answers_that_an_inner_drafter_copies_identify_the_run_and_their_pla
     records = tmp_path / "moved" / "records.jsonl"
     records.write_text(records.read_text().splitlines()[0] + "\n")
     code, said = run("moved")
-    assert code == 2 and "drafters.copying.name" in said, said
+    assert code == 2 and "(drafter of method copying: " in said, said
 
 
 def test_an_inner_model_that_does_not_fit_is_told(

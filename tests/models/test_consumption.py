@@ -12,6 +12,7 @@ from tests.support.answers import summarize
 from tests.support.records import autoregressive, compared, generation
 
 MIB = 2**20
+cpu_waits = meters.cpu_waits  # a fixture of all tests replaces it
 
 
 @pytest.fixture
@@ -57,6 +58,25 @@ def test_why_the_energy_of_the_processor_is_unknown(package: Path, monkeypatch: 
         assert why_no_cpu_joules(without) == (
             f"{without} has no counter of a processor package (RAPL), as in many virtual machines and outside Linux"
         )
+
+
+def test_the_time_for_which_threads_waited_for_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all threads, those that began meanwhile too."""
+
+    def waited(**nanoseconds: int) -> None:
+        for task, number in nanoseconds.items():
+            (tmp_path / "task" / task).mkdir(parents=True, exist_ok=True)
+            (tmp_path / "task" / task / "schedstat").write_text(f"12345 {number} 9\n")
+
+    monkeypatch.setattr(meters, "PROCESS", tmp_path)
+    monkeypatch.setattr(meters, "cpu_waits", cpu_waits)
+    waited(t1=10**9, t2=5)
+    measured = Consumption("cpu")
+    waited(t1=3 * 10**9, t3=500_000_000)
+    assert measured.fields()["cpu_wait_seconds"] == 2.5
+    assert "cpu_wait_seconds" not in Consumption(None).fields()
+    (tmp_path / "task" / "t1" / "schedstat").unlink()
+    assert "cpu_wait_seconds" not in measured.fields(), "a system without it"
 
 
 @pytest.mark.skipif(not meters.reset_peak_resident_bytes(), reason="the system does not reset the peak")

@@ -20,7 +20,7 @@ from specbench.models import devices
 from specbench.models.gguf import engine
 from specbench.models.gguf.cache_size import cache_bytes
 from specbench.models.gguf.engine import ALL_LAYERS
-from specbench.models.gguf.files import find_gguf, is_gguf, models_among, one_of
+from specbench.models.gguf.files import find_gguf, is_gguf, models_among, one_of, unknown_type
 from specbench.models.gguf.header import Header, read_header
 from specbench.models.gguf.loading import layers_on_gpu
 from specbench.models.gguf.model import GgufLM
@@ -95,10 +95,26 @@ def test_a_file_in_the_hubs_cache_is_found_without_the_hub(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     for name in ("org/tiny:Q4_K_M", "org/tiny:tiny-Q4_K_M.gguf"):
         assert find_gguf(name).path.read_bytes() == file.read_bytes()
-    with pytest.raises(ConfigError, match=r"model 'org/tiny:Q8_0': the repository has no such file"):
+    place = "HF_HUB_OFFLINE is set, so the hub is not asked, and the local cache of org/tiny has no such file"
+    with pytest.raises(ConfigError, match=rf"^model 'org/tiny:Q8_0': {place}: .*tiny-Q4_K_M.gguf"):
         find_gguf("org/tiny:Q8_0")
-    with pytest.raises(ConfigError, match=r"cannot load model 'org/absent:Q8_0': the hub does not provide it"):
+    with pytest.raises(ConfigError, match=rf"{place} \(Q9_K is no type of llama.cpp, as Q4_K_M and Q8_0 are\): "):
+        find_gguf("org/tiny:Q9_K")
+    with pytest.raises(ConfigError) as caught:
         find_gguf("org/absent:Q8_0")
+    assert str(caught.value) == (
+        "cannot load model 'org/absent:Q8_0': HF_HUB_OFFLINE is set, so the hub is not asked, and the "
+        "local cache has no GGUF file of it: give a GGUF file, or a repository that this machine can reach"
+    )
+    with pytest.raises(ConfigError, match=r"no GGUF file of it \(Q9_K is no type of llama.cpp, .*\): give a GGUF file"):
+        find_gguf("org/absent:Q9_K")
+
+
+def test_names_that_publishers_give_to_types_are_not_called_unknown() -> None:
+    for known in ("Q4_K_M", "q8_0", "UD-Q4_K_XL", "Q2_K_L", "IQ4_XS", "BF16", "instruct", "MXFP4", "Q6_K-imat"):
+        assert unknown_type(known) == "", known
+    for unknown in ("Q9_K", "Q4_Z", "f17"):
+        assert f"{unknown} is no type of llama.cpp" in unknown_type(unknown)
 
 
 def test_files_that_are_no_whole_model(file: Path, tmp_path: Path) -> None:

@@ -334,7 +334,7 @@ def test_interrupted_a_suite_says_how_to_go_on_and_its_process_ends(tmp_path: Pa
                    tasks=[{"task": "mgsm", "subsets": ["en"]}])  # fmt: skip
     records = tmp_path / "runs" / "suites" / "mine" / "a" / "mgsm" / "t0-s0" / "records.jsonl"
     errors = tmp_path / "errors.txt"
-    for ending, expected in ((signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)):
+    for ending, expected in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)):
         known = len(records.read_bytes().splitlines()) if records.exists() else 0
         process = started(["specbench", "suite", str(path)], tmp_path, errors)
         deadline = time.monotonic() + 100
@@ -348,7 +348,8 @@ def test_interrupted_a_suite_says_how_to_go_on_and_its_process_ends(tmp_path: Pa
         process.join(30)
         assert process.exitcode == expected
         err = errors.read_text(encoding="utf-8")
-        if ending == signal.SIGINT:
+        errors.unlink()
+        if ending != signal.SIGKILL:
             folder = Path("runs/suites/mine")
             assert f"interrupted: everything measured is kept in {folder}; the same command resumes it" in err
             assert "Traceback" not in err

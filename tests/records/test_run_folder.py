@@ -12,7 +12,7 @@ import pytest
 
 from specbench.core import dotted
 from specbench.core.errors import ConfigError
-from specbench.core.files import changed_settings
+from specbench.core.files import ResumableFolder, changed_settings
 from specbench.models import machine
 from specbench.records.folder import RunFolder, add_environment, read_environments, write_specs
 from specbench.records.generation import Record, convert
@@ -52,9 +52,41 @@ def test_another_configuration_is_refused_naming_both_values(tmp_path: Path) -> 
     changed = {**IDENTITY, "seed": 5, "methods": {"sd": "sd@1:abd", "fsd": "fsd@1:xyz"}}
     with pytest.raises(ConfigError) as refused:
         open_and_close(RunFolder(tmp_path, changed))
-    for part in ("seed: 0 → 5", 'methods.sd: "sd@1:abc" → "sd@1:abd"', 'methods.fsd: absent → "fsd@1:xyz"'):
+    for part in ("--seed: 0 → 5", 'method sd: "sd@1:abc" → "sd@1:abd"', 'method fsd: absent → "fsd@1:xyz"'):
         assert part in str(refused.value)
     assert str(refused.value).endswith("choose another --output, or repeat the old command to resume it")
+
+
+def test_the_command_that_began_a_folder_is_told_and_is_no_setting(tmp_path: Path) -> None:
+    open_and_close(RunFolder(tmp_path, IDENTITY, command="specbench run --seed 0"))
+    assert open_and_close(RunFolder(tmp_path, IDENTITY, command="specbench run --limit 9")) == []
+    with pytest.raises(ConfigError, match=r"to resume it: specbench run --seed 0$"):
+        open_and_close(RunFolder(tmp_path, {**IDENTITY, "seed": 5}, command="specbench run --seed 5"))
+
+
+@pytest.mark.parametrize(
+    "before", ["environment.num_threads", "target.name", "drafters.sd.name", "data.mgsm", "code_execution"]
+)
+def test_a_changed_setting_has_the_name_of_its_option(tmp_path: Path, before: str) -> None:
+    flags = {"environment.num_threads": "--threads", "target.name": "--target", "data.mgsm": "--data mgsm",
+             "drafters.sd.name": "drafter of method sd", "code_execution": "--allow-code-execution"}  # fmt: skip
+    open_and_close(RunFolder(tmp_path, dotted.put(IDENTITY, before, 1)))
+    with pytest.raises(ConfigError) as refused:
+        open_and_close(RunFolder(tmp_path, dotted.put(IDENTITY, before, 2)))
+    assert f"({flags[before]}: 1 → 2)" in str(refused.value)
+
+
+def test_the_number_of_threads_is_told_once(tmp_path: Path) -> None:
+    """It is in the name of the CPU, too."""
+    conditions = [
+        {"device": f"Some CPU, {threads}", "num_threads": int(threads[0])} for threads in ("1 thread", "2 threads")
+    ]
+    open_and_close(RunFolder(tmp_path, {"environment": conditions[0]}))
+    with pytest.raises(ConfigError, match=r"configuration \(--threads: 1 → 2\)"):
+        open_and_close(RunFolder(tmp_path, {"environment": conditions[1]}))
+    other = {**conditions[0], "device": "Another CPU, 1 thread"}
+    with pytest.raises(ConfigError, match=r'configuration \(device \(--device\): "Some CPU" → "Another CPU"\)'):
+        open_and_close(RunFolder(tmp_path, {"environment": other}))
 
 
 @pytest.mark.parametrize("key", ["environment.commit", "environment.versions.torch", "environment.python"])
@@ -88,8 +120,8 @@ def test_the_keys_of_a_changed_task_or_method_are_named(tmp_path: Path) -> None:
         with pytest.raises(ConfigError) as refused:
             open_and_close(folder(25, 4)[0])
         told = (
-            "(methods.fsd.num_draft_tokens: 3 → 4; tasks.gsm8k.generation.max_new_tokens: 24 → 25)",
-            '(methods.fsd: "fsd@',
+            "(num_draft_tokens of method fsd: 3 → 4; generation.max_new_tokens of task gsm8k: 24 → 25)",
+            '(method fsd: "fsd@',
         )
         assert told[not is_known] in str(refused.value)
 
@@ -141,7 +173,14 @@ def test_a_folder_in_use_is_refused_and_free_again_after(tmp_path: Path) -> None
     folder = RunFolder(tmp_path, IDENTITY)
     with folder.open(METHODS), pytest.raises(ConfigError) as caught:
         open_and_close(RunFolder(tmp_path, IDENTITY))
-    assert str(caught.value).startswith(f"--output {tmp_path}: another process is using it: wait for it, or choose")
+    problem = f"--output {tmp_path}: another process is using it: wait for it, or choose another --output"
+    assert str(caught.value) == problem
+    with folder.open(METHODS), pytest.raises(ConfigError) as caught:
+        ResumableFolder(tmp_path).check_free()
+    assert str(caught.value) == problem
+    ResumableFolder(tmp_path).check_free()
+    ResumableFolder(tmp_path / "new").check_free()
+    assert not (tmp_path / "new").exists()
     with pytest.raises(KeyboardInterrupt), folder.open(METHODS):
         raise KeyboardInterrupt
     assert open_and_close(folder) == []

@@ -310,6 +310,50 @@ def test_a_drift_names_the_ratio_and_a_resumed_run() -> None:
     assert codes(measured(ar_drift=Estimate(value=0.8, low=0.6, high=1.0))) == []
 
 
+def sessions(*speeds: tuple[str, str, float]) -> list[Answer]:
+    """Answers of AR of 11 tokens each: process, subset and tokens per second."""
+    return [
+        answer(autoregressive(11, decode_seconds=10 / speed), process=process, subset=subset, example=number)
+        for number, (process, subset, speed) in enumerate(speeds)
+    ]  # fmt: skip
+
+
+def test_a_resumed_run_whose_baseline_changed_its_speed_says_so_also_of_few_prompts() -> None:
+    def found(*speeds: tuple[str, str, float], of: Row | None = None) -> list[str]:
+        row = measured(n=6) if of is None else of
+        return [each.text for each in warnings_of(row, [], sessions(*speeds)) if each.code == "uneven_sessions"]
+
+    (text,) = found(("a", "en", 90), ("a", "en", 89), ("b", "en", 100), ("b", "en", 104), ("c", "en", 128))
+    assert text.startswith(
+        "of the 3 processes that measured it one after the other, the baseline ran in one at 1.43 ti"
+    )
+    steady = ("a", "en", 90), ("a", "en", 60), ("a", "en", 91), ("b", "en", 100), ("b", "en", 104)
+    assert found(*steady) == [], "one slow answer, and a fifth"
+    assert found(("a", "en", 90), ("a", "en", 130)) == [], "one process, of whose drift another warning tells"
+    assert found(("a", "short", 90), ("b", "long", 30)) == [], "long prompts are slower"
+    assert found(("a", "short", 90), ("a", "long", 30), ("b", "short", 60), ("b", "long", 20)) != []
+    drifting = measured(ar_drift=Estimate(value=1.5, low=1.3, high=1.7))
+    assert found(("a", "en", 60), ("b", "en", 90), of=drifting) == [], "told already"
+
+
+def test_threads_that_waited_for_a_cpu_say_so() -> None:
+    def found(own: float | None, baseline: float | None, of: Row | None = None) -> list[str]:
+        sides = (
+            [answer(autoregressive(3, cpu_wait_seconds=each, ttft_seconds=0.5, decode_seconds=1.5))]
+            for each in (own, baseline)
+        )
+        row = measured() if of is None else of
+        return [each.text for each in warnings_of(row, *sides) if each.code == "busy"]
+
+    (text,) = found(0.9, 0.1)
+    assert text.startswith(
+        "its threads waited for a CPU, together 0.45 s in each second (ar's 0.05 s), as more of them"
+    )
+    assert found(0.1, 0.9) != [] and found(0.19, 0.19) == [] and found(None, None) == []
+    (text,) = found(0.9, 0.9, row(method="ar@1:ba9876543210"))
+    assert "(ar's" not in text
+
+
 DOUBTS = (
     RowWarning(code="wide_interval", text="too wide: measure more"),
     RowWarning(code="few_prompts", text="too few"),

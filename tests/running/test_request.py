@@ -64,6 +64,10 @@ CHEAP = {  # words of a command: a part of its line
     "a limit": (["roofline", "--drafter", "./nowhere"], "model folder './nowhere' does not exist"),
     "a check": (["check", "--against", sys.executable, *SD[1:-1], "sdd"], "unknown method 'sdd'"),
     "a head that is not published": ([*PLAIN[:4], "eagle3", *PLAIN[5:]], "'plain' has no published eagle3 head"),
+    "a model in the place of a head": (
+        [*PLAIN[:4], "eagle3", *PLAIN[5:], "--drafter", "plain"],
+        "--target plain`; --drafter plain names a draft model, as for --method sd, and does not help",
+    ),
     "a logger": ([*PLAIN, "--log", "wandbb,mlfow"], "--log wandbb: did you mean 'wandb'"),
     "a judge's prompt": (
         [*PLAIN, "--judge", "x", "--judge-template", "j.yaml", "--data", "rows"], "2 problems: (1) j.yaml: cannot be",

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from specbench.cli import main
+from specbench.__main__ import main
 from specbench.publish.worker_program import run_job, worker_ready
 from specbench.publish.workers import Event, JobFinished, RunJob, WorkerReady, WorkerSettings
 from specbench.running.models import ModelCache

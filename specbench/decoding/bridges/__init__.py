@@ -59,6 +59,15 @@ def check_equal(target: TextModel, draft: TextModel) -> None:
         raise VocabularyMismatch(target, draft, common)
 
 
+def check_shared(target: TextModel, draft: TextModel) -> frozenset[int] | None:
+    """Returns the `common_ids` of two vocabularies. Raises VocabularyMismatch if they are too few to draft them alone
+    (see `share_ids`)."""
+    common = common_ids(target, draft)
+    if common is not None and not can_share_ids(len(common), target.vocab_size, draft.vocab_size):
+        raise VocabularyMismatch(target, draft, common)
+    return common
+
+
 class MaskedDraftModel(ScoringModel):
     """A draft model whose drafts end at the tokens `ends`. `mask` [vocab] is added to its logits, −∞ at the tokens that
     are not to be drawn; tokens beyond the mask are cut off, and missing ones have the logit 0 before it."""
@@ -148,12 +157,8 @@ def shared(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Drafter:
     another vocabulary raises VocabularyMismatch, which names both sizes."""
     target, draft_model = models.target, models.drafter
     assert draft_model is not None
-    common = common_ids(target, draft_model)
-    if common is None:
-        return make(draft_model)
-    if not share_ids(target, draft_model):
-        raise VocabularyMismatch(target, draft_model, common)
-    return make(CommonIdsModel(draft_model, target, common))
+    common = check_shared(target, draft_model)
+    return make(draft_model if common is None else CommonIdsModel(draft_model, target, common))
 
 
 class Translation:

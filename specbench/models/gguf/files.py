@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from specbench.core.environment import EMBEDDED, OBJECT, require
 from specbench.core.errors import ConfigError, nearest
-from specbench.core.values import WHOLE, file_digest, text_digest
+from specbench.core.values import WHOLE, model_digest, text_digest
 from specbench.models.gguf.header import Header, joined, read_header
 from specbench.models.sources import TIMEOUT_SECONDS
 
@@ -43,13 +43,8 @@ class GgufFile:
     @property
     def identity(self) -> str:
         """SHA-256 of the file; of a model in several files, of the list of theirs."""
-        digests = [_digest(path, path.stat().st_size, path.stat().st_mtime_ns) for path in self.paths]
+        digests = [model_digest(path) for path in self.paths]
         return f"sha256-{digests[0] if len(digests) == 1 else text_digest(' '.join(digests), WHOLE)}"
-
-
-@lru_cache(maxsize=64)
-def _digest(path: Path, size: int, changed: int) -> str:
-    return file_digest(path, WHOLE)
 
 
 def is_gguf(name: str) -> bool:
@@ -145,15 +140,20 @@ def hub_file(repo: str, wanted: str, revision: str | None) -> GgufFile:
         info = huggingface_hub.model_info(repo, revision=revision, timeout=TIMEOUT_SECONDS)
         names = [each.rfilename for each in info.siblings or ()]
     except Exception as error:  # several libraries raise many classes: offline, unknown, gated, a proxy
-        problem = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        kind, reason = type(error).__name__, " ".join(str(error).split())[:200]
+        problem = f"the hub does not provide it: {kind}: {reason}"
+        if kind == "OfflineModeIsEnabled":
+            problem = "HF_HUB_OFFLINE is set, so the hub is not asked"
         names = cached_names(repo, revision)
     models = models_among(names)
     if not models:
-        cause = f"the hub does not provide it: {problem}" if problem else "the repository has no GGUF files"
+        nothing = f"{problem}, and the local cache has no GGUF file of it"
+        cause = nothing if problem else "the repository has no GGUF files"
         raise ConfigError(
-            f"cannot load {where}: {cause} (give a GGUF file, or a repository that this machine can reach)"
+            f"cannot load {where}: {cause}{unknown_type(wanted)}: give a GGUF file, or a repository that this machine "
+            "can reach"
         )
-    first = one_of(models, wanted, where)
+    first = one_of(models, wanted, where, f"{problem}, and the local cache of {repo}" if problem else "the repository")
     try:
         paths = [
             Path(huggingface_hub.hf_hub_download(repo, name, revision=revision, local_files_only=problem is not None))
@@ -176,9 +176,9 @@ def cached_names(repo: str, revision: str | None) -> list[str]:
     return [path.relative_to(folder).as_posix() for path in folder.rglob(f"*{SUFFIX}")]
 
 
-def one_of(models: Sequence[str], wanted: str, where: str) -> str:
+def one_of(models: Sequence[str], wanted: str, where: str, place: str = "the repository") -> str:
     """Returns the model that is wanted by its file's name, or by the quantization in it. Raises ConfigError unless it
-    is exactly one."""
+    is exactly one. `place`: has the models."""
     if wanted.lower().endswith(SUFFIX):
         chosen = [name for name in models if wanted in (name, PurePosixPath(name).name) or wanted in shards_of(name)]
     else:
@@ -187,7 +187,21 @@ def one_of(models: Sequence[str], wanted: str, where: str) -> str:
     if len(chosen) == 1:
         return chosen[0]
     if not chosen:
-        raise ConfigError(f"{where}: the repository has no such file: {nearest(wanted, models)}")
+        raise ConfigError(f"{where}: {place} has no such file{unknown_type(wanted)}: {nearest(wanted, models)}")
     raise ConfigError(
         f"{where}: several files have this name ({listed(chosen)}): name the file, as in org/repo:file.gguf"
     )
+
+
+def unknown_type(wanted: str) -> str:
+    """Returns the part of a sentence that says that no file is quantized so: what looks like a type of weights and is
+    none of llama.cpp's, such as Q9_K. Publishers append to the types, as in Q4_K_XL. Empty for others."""
+    import gguf
+
+    names = (*gguf.LlamaFileType.__members__, *gguf.GGMLQuantizationType.__members__)
+    types = {name.removeprefix("MOSTLY_") for name in names}
+    word = wanted.upper()
+    is_known = any(word == each or word.startswith(f"{each}_") for each in types)
+    if is_known or not re.fullmatch(r"(I?Q|TQ|B?F)\d\w*", word):
+        return ""
+    return f" ({wanted} is no type of llama.cpp, as Q4_K_M and Q8_0 are)"

@@ -20,7 +20,7 @@ DEFAULT = "default"  # the only subset of a task without subsets
 OF_TIMES = frozenset(
     {
         "wide_interval", "ar_drift", "not_steady", "implausible", "cheap_passes", "uneven_drafts", "memory_not_stated",
-        "slow_client", "read_late", "idle_unchecked", "impossible_times",
+        "slow_client", "read_late", "idle_unchecked", "impossible_times", "uneven_sessions", "busy",
     }
 )  # fmt: skip
 

@@ -42,7 +42,7 @@ OF_TIMES = ("speedup", "tokens_per_second", "tpot", "e2e")
 ABOUT_TIMES = frozenset(
     {"wide_interval", "ar_drift", "not_steady", "implausible", "baseline_unchecked", "caches_unknown", "slow_client"}
     | {"memory_not_stated", "settings_differ", "read_late", "few_turns", "idle_unchecked", "impossible_times"}
-    | {"cheap_passes", "uneven_drafts"}
+    | {"cheap_passes", "uneven_drafts", "uneven_sessions", "busy"}
 )
 ABOUT_SPEEDUPS = frozenset({"wide_interval", "implausible", "loops"})
 

@@ -225,7 +225,7 @@ FOREIGN_MGSM = foreign("mgsm", MGSM, ("slem", "tli", "union", "slrs"), 25)
 FOREIGN_MGSM_T1 = foreign("mgsm", replace(MGSM, limit=5), ("slem", "tli", "union"), 18, T1)
 # At a temperature slrs reads dozens of draft contexts for a token, and more than the 4096 that it may if a token can be
 # spelled with any tokens.
-FOREIGN_STRINGS_T1 = foreign("strings", MGSM_SHORT, ("slem-1", "slrs"), 20, (*T1, "generation.top_k=20"))
+FOREIGN_STRINGS_T1 = foreign("strings", MGSM_SHORT, ("slem-1", "slrs"), 4, (*T1, "generation.top_k=20"))
 FOREIGN_WMT = foreign("wmt", WMT, ("slem", "tli", "union"), 15)
 FOREIGN_TATOEBA = foreign("tatoeba", TATOEBA, ("slem", "tli", "union"), 12)
 
@@ -260,7 +260,7 @@ CELLS = (
     Cell("humaneval-vocabulary", "main", HUMANEVAL, OTHER_VOCABULARY, 9, drafter=SMOLLM),
     Cell("spec-bench-vocabulary", "main", SPEC_BENCH, OTHER_VOCABULARY, 20, drafter=SMOLLM),
     Cell("gsm8k-curve-tv", "curve", GSM8K, curve("tv"), 14),
-    Cell("mgsm-scdf", "fairness", MGSM_FAIR, ("sd-untrained", "scdf-trained"), 25, settings=T1, fairness=True,
+    Cell("mgsm-scdf", "fairness", MGSM_FAIR, ("sd-untrained", "scdf-trained"), 33, settings=T1, fairness=True,
          needs_trained=True),
     *(recorded(name, data) for name, data in zip(CALIBRATION, (HUMANEVAL_BEHIND, WMT_BEHIND), strict=True)),
     *drafting("humaneval", HUMANEVAL, (12, 8, 12, 16, 17), 10, 20),

@@ -226,7 +226,7 @@ def test_a_changed_model_is_another_one(measure: Measure, tiny_pair: tuple[str, 
     before = measure("ar", target=mine, drafter=None, output="out")
     with torch.no_grad():
         next(model.parameters())[0, 0] += 1
-    with pytest.raises(ConfigError, match=r"target\.revision"):
+    with pytest.raises(ConfigError, match=r"--target revision"):
         measure("ar", target=mine, drafter=None, output="out")
     after = measure("ar", target=mine, drafter=None)
     assert before.rows[0].target == after.rows[0].target == "object:mine"

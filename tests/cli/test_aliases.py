@@ -175,7 +175,7 @@ def test_template_arguments_are_a_condition(specbench: Specbench, chatting: list
         out.split()
     )
     code, _, err = specbench(*chatting, "--output", "without")
-    assert code == 2 and "chat_template_args" in err  # the folder's records are of other prompts
+    assert code == 2 and "--chat-template-args" in err  # the folder's records are of other prompts
     assert specbench("leaderboard", "validate", "--records", "without/leaderboard.json")[0] == 0
 
 

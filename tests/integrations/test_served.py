@@ -289,7 +289,7 @@ def test_a_client_that_waits_beside_its_server_is_marked(tmp_path) -> None:
     assert told is not None and int(told[1]) >= 49
 
     record = next(iter(RecordedRun(outcome.records.parent).records.values()))
-    answer = answers.Answer.of(record.methods["draft"], record=record)
+    answer = answers.Answer.of(record.methods["draft"], of_record=answers.record_fields(record))
     assert answer.external is not None
 
     def share(told: float) -> float:

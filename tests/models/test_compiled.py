@@ -469,7 +469,7 @@ def test_a_run_of_the_embedded_family_writes_the_same_by_both_engines(
     (line,) = (tmp_path / "compiled" / "compilations.jsonl").read_text().splitlines()
     assert json.loads(line)["num_passes"] == 2 and json.loads(line)["seconds"] > 0
     code, _, said = specbench(*asked, "--output", "compiled")
-    assert code == 2 and 'environment.engine: "compiled" → "eager"' in said
+    assert code == 2 and 'engine (--engine): "compiled" → "eager"' in said
 
 
 def test_a_drafter_that_cannot_be_compiled_is_eager_and_its_rows_say_so(
@@ -494,7 +494,7 @@ def test_a_drafter_that_cannot_be_compiled_is_eager_and_its_rows_say_so(
     code, _, said = specbench(*asked)
     assert code == 0 and "measured already" in said
     code, _, said = specbench(*asked[:-1], "eager")
-    assert code == 2 and 'environment.engine: "compiled" → "eager"' in said
+    assert code == 2 and 'engine (--engine): "compiled" → "eager"' in said
 
 
 def test_a_target_that_cannot_be_compiled_makes_the_run_an_eager_one(

@@ -149,7 +149,7 @@ def test_a_run_tells_its_width_and_goes_on_under_it_only(
     plain = rows[0].model_copy(update={"pass_width": None})
     assert [each.field for each in conditions_that_differ(plain, rows[0])] == ["pass_width"]
     code, _, said = specbench(*RUN)
-    assert code == 2 and "pass_width" in said
+    assert code == 2 and "--pass-width" in said
 
 
 @pytest.mark.parametrize(

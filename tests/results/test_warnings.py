@@ -405,6 +405,16 @@ TOLD = {
         "a speed-up of 9.00 or more is not possible with 3.10 tokens per target pass, so passes of ar were disturbed",
         ": measure again, with more prompts",
     ),
+    "uneven_sessions": (
+        "of the 2 processes that measured it one after the other, the baseline ran in one at 1.40 times its speed in "
+        "another (medians), so load or clock changed",
+        ": measure again into another folder, without a break and with nothing else running",
+    ),
+    "busy": (
+        "its threads waited for a CPU, together 0.67 s in each second (ar's 0.60 s), as more of them and of other "
+        "programs were ready than the machine has cores, so speeds are too low",
+        ": measure again into another folder with nothing else running, or with fewer --threads",
+    ),
     "trained_on_test": (
         "the drafter was trained on 2 of the 4 measured prompts, as its training.json says, so it may know "
         "them better than others",

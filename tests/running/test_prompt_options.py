@@ -84,7 +84,7 @@ def test_a_resumed_run_keeps_its_date(run: Run, monkeypatch: pytest.MonkeyPatch)
     assert run(None, *today, "--limit", "1")[0] == 0
     assert len(list(Path("runs").iterdir())) == 1, "tomorrow, the same command resumes it"
     code, _, err = run(None, "--template-date", "2025-01-01", "--output", "a")
-    assert code == 2 and 'template_date: "2026-11-26" → "2025-01-01"' in err
+    assert code == 2 and '--template-date: "2026-11-26" → "2025-01-01"' in err
 
 
 def test_a_date_that_is_read_as_a_variable_is_kept_too(run: Run) -> None:
@@ -97,7 +97,7 @@ def test_a_date_that_is_read_as_a_variable_is_kept_too(run: Run) -> None:
     code, out, err = run(None, "--output", "a")
     assert code == 0 and (shown(out, "template_date"), shown(out, "n")) == ("2025-03-01", 2), err
     code, _, err = run(None, "--template-date", "2025-03-01", "--output", "own")
-    assert code == 2 and 'template_date: absent → "2025-03-01"' in err
+    assert code == 2 and '--template-date: absent → "2025-03-01"' in err
 
 
 def test_prompts_are_made_again_as_they_were(run: Run) -> None:
@@ -180,7 +180,7 @@ def test_a_system_prompt_is_a_condition(run: Run) -> None:
         numbers[name] = json.loads(Path(name, "records.jsonl").read_text())["prompt_tokens"]
     assert numbers == {"none": 10, "task": 10 + 8 + 17, "option": 10 + 8 + 15, "plain": 4 + 17}
     code, _, err = run(plain, "--limit", "1", "--output", "option", task=task)
-    assert code == 2 and 'system_instruction: "Be {{ brief }}." → absent' in err
+    assert code == 2 and '--system-instruction: "Be {{ brief }}." → absent' in err
     code, _, err = run(plain, "--output", "b", task={"system": "{{ row.text }}"})
     assert code == 2 and "system: uses row.text, but all rows share the system prompt" in err
 

@@ -42,7 +42,7 @@ def test_allowing_code_is_part_of_a_run_that_has_some_alone(specbench, tiny_pair
     assert code == 0 and "no effect" not in err, err
     assert json.loads((tmp_path / "humaneval" / "run.json").read_text())["code_execution"] is True
     code, _, err = run("humaneval", "--subset", "default")
-    assert code == 2 and "code_execution" in err
+    assert code == 2 and "--allow-code-execution" in err
 
 
 @pytest.mark.parametrize(

@@ -247,6 +247,8 @@ def numbers(sign: int) -> Mapping[tuple[str, str], Mapping[str, float]]:
     found: dict[tuple[str, str], dict[str, float]] = {
         ("low-resource", "sd-4"): {speed: 10, rate: 0.4, gain: 1 - 0.1 * sign},
         ("low-resource", "ngram-low-resource"): {speed: 10 + sign, rate: 0.4 - 0.1 * sign},
+        ("mgsm-scdf", "sd-untrained"): {rate: 0.5},
+        ("mgsm-scdf", "scdf-trained"): {rate: 0.5},
         ("wmt-chains", "pld"): {speed: 10, length: 1},
         ("wmt-chains", "sd"): {speed: 10 + sign, length: 1 + 0.3 * sign},
         ("wmt-chains", "lookahead"): {gain: 1 - 0.1 * sign, length: 1 + 0.1 * sign},

@@ -144,10 +144,11 @@ def test_a_cell_of_the_board_is_signed_and_verified(
     assert "signed by board@example.org" in out and "4 of 4 rows recomputed" in out and "Apache-2.0" in out
 
 
-def measured_by(row: Row) -> tuple[tuple[str, str, str], str, str, str, float]:
+def measured_by(row: Row) -> tuple[tuple[str, str, str], str, str, str, float, int | None]:
     """What cells share that have measured the same: task, subset and method, the target, its dtype, the folder of the
-    rows, which are others for what is chosen on them, and the temperature."""
-    return row.names, row.target, row.dtype, Path(row.data_location or "").parent.name, row.sampling.temperature
+    rows, which are others for what is chosen on them, the temperature and top-k."""
+    folder = Path(row.data_location or "").parent.name
+    return row.names, row.target, row.dtype, folder, row.sampling.temperature, row.sampling.top_k
 
 
 @needs_ssh
@@ -173,10 +174,10 @@ def test_the_board_of_real_models_is_a_bundle(key: Path, tmp_path: Path) -> None
     # Some cells were measured twice, and several cells have measured the same AR or method.
     several = {key for key, num_cells in Counter(map(measured_by, rows)).items() if num_cells > 1}
     twice = {
-        ((cell.data.task, "default", method), cell.target.path, "bfloat16", cell.data.folder, 0.0)
+        ((cell.data.task, "default", method), cell.target.path, "bfloat16", cell.data.folder, 0.0, None)
         for cell in measured_again for method in cell.methods
     }  # fmt: skip
-    assert (("gsm8k", "default", CHAINS.methods[0]), QWEN.path, "bfloat16", "gsm8k", 0.0) in twice
+    assert (("gsm8k", "default", CHAINS.methods[0]), QWEN.path, "bfloat16", "gsm8k", 0.0, None) in twice
     assert {measured_by(row) for row, _ in again} == several | twice
     # What does not agree is on the page, with its reason.
     pairs = Figures.model_validate_json(FIGURES.read_text(encoding="utf-8")).cells

@@ -385,8 +385,8 @@ def test_a_slow_training_is_saved_by_the_clock_and_gives_the_same(
 ) -> None:
     train_toy(tmp_path, "whole", checkpoint_every=100)
     saved: list[str] = []
-    original = loop.write_atomically
-    monkeypatch.setattr(loop, "write_atomically", lambda path, *rest: (saved.append(path.name), original(path, *rest)))
+    original = loop.replacing_file
+    monkeypatch.setattr(loop, "replacing_file", lambda path: saved.append(path.name) or original(path))
     train_toy(tmp_path, "rarely", checkpoint_every=100)
     assert saved == ["state.pt"]
     monkeypatch.setattr(loop, "SAVE_SECONDS", 0.0)

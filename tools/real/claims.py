@@ -247,6 +247,8 @@ def corrected(found: Measured) -> str:
                 f"{words} {with_interval(change.percent, 0, 1, '+')} % "
                 f"(**{direction(change.difference, 0, 'reversed', 'shown')}**)"
             )
+    if not shown:
+        return "no number"
     rate = found.change("mgsm-scdf", "sd-untrained", "scdf-trained", "acceptance_rate")
     return "; ".join([*shown, f"α of all languages together {with_interval(rate, 3, 1, '+')}"])
 

@@ -117,7 +117,7 @@ def test_a_run_is_a_memory_for_another_one(specbench: Specbench, tiny_pair: tupl
     lines = (moved / "records.jsonl").read_text(encoding="utf-8").splitlines()
     (moved / "records.jsonl").write_text("\n".join(lines[:2]) + "\n", encoding="utf-8")
     code, _, err = specbench(*command, *more)
-    assert code == 2 and "drafters.suffix.name" in err
+    assert code == 2 and "drafter of method suffix" in err
     (before / "records.jsonl").unlink()
     code, _, err = specbench(*command, "--method", "suffix", "--set", f"drafter.memory={before}", "--output", "x")
     assert code == 2 and "drafter.memory" in err and "give none, prompt, run, or the folder of a run" in err

@@ -183,4 +183,6 @@ def test_the_board_of_real_models_is_a_bundle(key: Path, tmp_path: Path) -> None
     pairs = Figures.model_validate_json(FIGURES.read_text(encoding="utf-8")).cells
     cells = {cell.name: cell.data.task for cell in CELLS}
     told = {(cells[pair.cell], row.method) for pair in pairs for row in pair.rows if row.agrees is False}
-    assert {(row.task_name, row.method_name) for row, rerun in again if not rerun.agrees} == told
+    # A sampled baseline has neither a speed-up nor answers that can be judged, so that nothing agrees.
+    judged = [each for each in again if not (each[0].is_baseline and each[0].sampling.temperature)]
+    assert {(row.task_name, row.method_name) for row, rerun in judged if not rerun.agrees} == told

@@ -386,7 +386,7 @@ def test_a_slow_training_is_saved_by_the_clock_and_gives_the_same(
     train_toy(tmp_path, "whole", checkpoint_every=100)
     saved: list[str] = []
     original = loop.replacing_file
-    monkeypatch.setattr(loop, "replacing_file", lambda path: saved.append(path.name) or original(path))
+    monkeypatch.setattr(loop, "replacing_file", lambda path: (saved.append(path.name), original(path))[1])
     train_toy(tmp_path, "rarely", checkpoint_every=100)
     assert saved == ["state.pt"]
     monkeypatch.setattr(loop, "SAVE_SECONDS", 0.0)

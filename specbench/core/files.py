@@ -301,12 +301,13 @@ def write_identity(file: Path, identity: Mapping[str, object]) -> None:
 
 
 def changed_settings(old: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
-    """Returns a text "key: before → now" for each dotted key whose values differ."""
+    """Returns a text "key: before → now" for each dotted key whose values differ. An absent key is null, as settings
+    that a later version adds are where nobody gave them."""
     flat = (dotted.flat(data, lists=True).items() for data in (old, now))
     before, after = (
         {key: json.dumps(value, ensure_ascii=False) for key, value in each if value != {}} for each in flat
     )
-    changed = sorted(key for key in {*before, *after} if before.get(key) != after.get(key))
+    changed = sorted(key for key in {*before, *after} if before.get(key, "null") != after.get(key, "null"))
     return [f"{key}: {before.get(key, 'absent')} → {after.get(key, 'absent')}" for key in changed]
 
 

@@ -205,6 +205,12 @@ def test_changed_settings_are_named_by_their_dotted_keys() -> None:
     assert changes == ['a.b.1: "x" → absent', 'c: null → "é"']
 
 
+def test_a_setting_that_a_later_version_adds_changes_nothing_where_nobody_gave_it() -> None:
+    assert changed_settings({"a": 1}, {"a": 1, "later": None}) == []
+    assert changed_settings({"a": 1}, {"a": 1, "later": 2}) == ["later: absent → 2"]
+    assert changed_settings({"given": 2}, {"given": None}) == ["given: 2 → null"]
+
+
 def test_each_environment_is_noted_once(tmp_path: Path) -> None:
     """A broken file is not a reason to end a run: no row depends on it."""
     for details in ({"python": "3.11"}, {"python": "3.11"}, {"python": "3.12"}):

@@ -526,7 +526,7 @@ def test_what_is_no_rerun_is_refused(
     board, name = submission(merged, tmp_path / "board"), name_of(merged)
     before = sorted((board / "bundles").iterdir())
     for given, word in (
-        (runs[0], "is not an independent run of mgsm@4 en sd@1"),
+        (runs[0], "does not count as a re-run of mgsm@4 en sd@1"),
         (shorter, "another configuration: n = 5, and the board's row has 6"),
         (tmp_path / "absent", "no such folder or file"),
     ):

@@ -299,7 +299,7 @@ def _agreement(first: MeasuredRow, bundle: CheckedBundle, given: Path) -> Agreem
     agreement = compare_runs(first, same)
     if isinstance(agreement, str):
         raise ConfigError(
-            f"--with {given}: is not an independent run of {first.row.place}: {agreement}: measure it again"
+            f"--with {given}: does not count as a re-run of {first.row.place}: {agreement}: measure it again"
         )
     return agreement
 

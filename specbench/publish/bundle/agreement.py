@@ -116,7 +116,7 @@ class Agreement:
         they have intervals. Speeds in tokens/s are told, but are the machine's and the day's."""
         known = [change.error for change in self.changes if change.metric in JUDGED_BY and change.error is not None]
         answers = [each.agree for each in (self.answers, self.baseline_answers) if each is not None]
-        return all(answers) and all(error <= 1 for error in known) and bool(answers or known)
+        return all(answers) and all(error <= 1 for error in known)
 
 
 def compare_runs(first: MeasuredRow, second: MeasuredRow) -> Agreement | str:
@@ -136,6 +136,8 @@ def compare_runs(first: MeasuredRow, second: MeasuredRow) -> Agreement | str:
         ratio = pairs.change(name).change
         if ratio.value is not None:
             changes.append(Change(name, ratio, normalized_error(ratio)))
+    if not greedy and all(change.error is None for change in changes if change.metric in JUDGED_BY):
+        return "their answers are sampled, and no speed-up or τ has an interval: nothing tells whether they agree"
     return Agreement(
         first, second, _answers(first, second, first.row.method_name, pairs.own) if greedy else None,
         _answers(first, second, BASELINE, pairs.baseline) if greedy else None, changes,

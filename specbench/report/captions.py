@@ -460,13 +460,13 @@ def marked_warnings(row: HasWarnings) -> dict[str, str]:
     return {warning.code: warning.text for warning in row.warnings if warning.code != "few_prompts"}
 
 
-def warning_lines(rows: Sequence[HasWarnings], names: Sequence[str], for_paper: bool = False) -> list[str]:
+def warning_lines(rows: Sequence[HasWarnings], names: Sequence[str], for_readers: bool = False) -> list[str]:
     """Returns a line for each kind of warning: the text of the first row that has it, and the names of the others.
-    `for_paper`: without what to do, which readers of a paper cannot."""
+    `for_readers`: without what to do, which readers of a paper or a model card cannot."""
     found: dict[str, list[tuple[str, str]]] = {}
     for row, name in zip(rows, names, strict=True):
         for code, text in marked_warnings(row).items():
-            found.setdefault(code, []).append((name, fact_of(text) if for_paper else text))
+            found.setdefault(code, []).append((name, fact_of(text) if for_readers else text))
     lines = []
     for (first, text), *others in found.values():
         same = dict.fromkeys(name for name, _ in others if name != first)

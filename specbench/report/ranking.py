@@ -143,18 +143,18 @@ DEFAULT_METRIC = "speedup"
 
 def ranking_tables(
     rows: Mapping[str, RowWithRecords], metric: str = DEFAULT_METRIC, levels: Levels | None = None,
-    for_paper: bool = False,
+    for_readers: bool = False,
 ) -> list[Table]:  # fmt: skip
     """Returns a table for each set of conditions, in the order of the files, with the best row by `metric` first.
     `rows`: by their name in the table, which is the number of the file and of the row in it. `levels`: of rows that
-    bundles have; None leaves their column out. `for_paper`: warnings do not say what to do."""
+    bundles have; None leaves their column out. `for_readers`: warnings do not say what to do."""
     numbers = {id(side.row): number for number, side in rows.items()}
     groups = group_by_conditions(list(rows.values()), metric).values()
-    return [_table(group, numbers, metric, levels, for_paper) for group in groups]
+    return [_table(group, numbers, metric, levels, for_readers) for group in groups]
 
 
 def _table(
-    group: Sequence[RowWithRecords], numbers: Mapping[int, str], metric: str, levels: Levels | None, for_paper: bool
+    group: Sequence[RowWithRecords], numbers: Mapping[int, str], metric: str, levels: Levels | None, for_readers: bool
 ) -> Table:
     order = rank_rows(group, metric)
     rows = [each.row for each in order]
@@ -178,7 +178,7 @@ def _table(
         columns.insert(-1, metric_column(metric, metric.replace("_", "\n"), 4))
     separable = len(order) > 1 and (order[0].best, order[0].worst) == (1, 1)
     bold = [(0, [column.metric for column in columns].index(metric))] if separable else []
-    caption = [*_caption(order, metric), *warning_lines(rows, labels, for_paper)]
+    caption = [*_caption(order, metric), *warning_lines(rows, labels, for_readers)]
     title = " · ".join(filter(None, (without_digest(rows[0].task), rows[0].subset, rows[0].level)))
     return Table(title, columns, cells_of(rows, columns), caption, bold, num_keys=3)
 
@@ -290,7 +290,7 @@ def show(
         name: runs.with_records(row, file) for row, file, name in places.values() if (row.key, row.created) in keys
     }
     comment = "% " if format_.name == "latex" else ""
-    tables = ranking_tables(shown, metric, levels, for_paper=format_.name == "latex")
+    tables = ranking_tables(shown, metric, levels, for_readers=format_.name == "latex")
     shared: list[str] = []
     if len(tables) > 1 and format_.name != "latex":  # LaTeX tables are used separately
         shared = [line for line in tables[0].caption if all(line in each.caption for each in tables[1:])]

@@ -40,9 +40,9 @@ class RowsOfSweep(RunRows):
         yield from map(sweep_table, read_sweeps([self.folder]))
 
 
-def sweep_table(sweep: Sweep, metrics: Sequence[str] = SHOWN, for_paper: bool = False) -> Table:
-    """Returns the table of a task. `for_paper`: warnings do not say what to do. Raises ConfigError for a metric that no
-    row has."""
+def sweep_table(sweep: Sweep, metrics: Sequence[str] = SHOWN, for_readers: bool = False) -> Table:
+    """Returns the table of a task. `for_readers`: warnings do not say what to do. Raises ConfigError for a metric that
+    no row has."""
     rows = [each.row for each in sweep.rows]
     known = {name for row in rows for name in row.metrics if row.value(name) is not None}
     for metric in metrics:
@@ -73,7 +73,7 @@ def sweep_table(sweep: Sweep, metrics: Sequence[str] = SHOWN, for_paper: bool = 
     title = f"{sweep.task}: sweep of {', '.join(sweep.conditions) or 'seeds'}"
     sections = in_sections(cells) if sweep.conditions else cells
     num_keys = len(sweep.conditions) + has_subsets + 1
-    return Table(title, columns, sections, list(_caption(sweep, metrics, for_paper)), num_keys=num_keys)
+    return Table(title, columns, sections, list(_caption(sweep, metrics, for_readers)), num_keys=num_keys)
 
 
 def sign_of(metric: str) -> str:
@@ -103,7 +103,7 @@ def point_name(values: Values) -> str:
     return ", ".join(f"{name} {value_text(value)}" for name, value in values)
 
 
-def _caption(sweep: Sweep, metrics: Sequence[str], for_paper: bool) -> Iterator[str]:
+def _caption(sweep: Sweep, metrics: Sequence[str], for_readers: bool) -> Iterator[str]:
     rows = [each.row for each in sweep.rows]
     yield conditions_line(rows)
     fewest, most = min(row.n for row in rows), max(row.n for row in rows)
@@ -144,7 +144,7 @@ def _caption(sweep: Sweep, metrics: Sequence[str], for_paper: bool) -> Iterator[
         f"{each.row.method_name} ({point_name(each.values)})" if each.values else each.row.method_name
         for each in sweep.rows
     ]
-    yield from warning_lines(rows, names, for_paper)
+    yield from warning_lines(rows, names, for_readers)
 
 
 def _changes_lines(sweep: Sweep, metrics: Sequence[str]) -> Iterator[str]:

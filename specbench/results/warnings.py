@@ -230,10 +230,11 @@ def busy(row: Row, own: Sequence[Answer], baseline: Sequence[Answer]) -> str | N
     if max(shares) <= WAITING:
         return None
     of_baseline = "" if row.is_baseline else f" (ar's {shares[1]:.2f} s)"
+    fewer_threads = "" if row.device.endswith(", 1 thread") else ", or with fewer --threads"
     return (
         f"its threads waited for a CPU, together {shares[0]:.2f} s in each second{of_baseline}, as more of them and of "
         "other programs were ready than the machine has cores, so speeds are too low: measure again into another "
-        "folder with nothing else running, or with fewer --threads"
+        f"folder with nothing else running{fewer_threads}"
     )
 
 

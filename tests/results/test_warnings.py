@@ -350,8 +350,10 @@ def test_threads_that_waited_for_a_cpu_say_so() -> None:
         "its threads waited for a CPU, together 0.45 s in each second (ar's 0.05 s), as more of them"
     )
     assert found(0.1, 0.9) != [] and found(0.19, 0.19) == [] and found(None, None) == []
-    (text,) = found(0.9, 0.9, row(method="ar@1:ba9876543210"))
-    assert "(ar's" not in text
+    (text,) = found(0.9, 0.9, row(method="ar@1:ba9876543210", device="Some CPU, 2 threads"))
+    assert "(ar's" not in text and text.endswith("nothing else running, or with fewer --threads")
+    (text,) = found(0.9, 0.9, row(device="Some CPU, 1 thread"))
+    assert text.endswith("with nothing else running")
 
 
 DOUBTS = (
@@ -489,11 +491,11 @@ def test_a_paper_gets_the_fact_of_a_warning_without_what_to_do() -> None:
     assert fact_of("the layer of the target may be read wrongly (docs/notes/heads.md)").endswith("read wrongly")
 
 
-def test_only_tables_for_papers_leave_out_what_to_do() -> None:
+def test_only_tables_for_readerss_leave_out_what_to_do() -> None:
     each = measured().model_copy(update={"warnings": DOUBTS})
     sides = {"1": RecordedRuns().with_records(each, Path("board.json"))}
-    for for_paper, note in ((False, "too wide: measure more"), (True, "too wide")):
-        (table,) = ranking_tables(sides, for_paper=for_paper)
+    for for_readers, note in ((False, "too wide: measure more"), (True, "too wide")):
+        (table,) = ranking_tables(sides, for_readers=for_readers)
         assert [line for line in table.caption if MARK in line] == [f"{MARK} fsd: {note}"]
 
 

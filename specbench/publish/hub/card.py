@@ -122,7 +122,7 @@ def _table(rows: Sequence[Row], role: str, baselines: dict[int, Row], found: Mod
         *_shared("note", labels, ["; ".join(score_notes([row])) or None for row in rows]),
         *unranked_line(rows),
         *few_prompts_line(rows, [label for label, row in zip(labels, rows, strict=True) if row.has_few_prompts]),
-        *warning_lines(rows, labels),
+        *warning_lines(rows, labels, for_readers=True),
         *_run_on_lines(rows, labels, baselines),
     ]  # fmt: skip
     name = found.name.rstrip("/").rpartition("/")[2]

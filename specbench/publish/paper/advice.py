@@ -43,6 +43,6 @@ def drawing_of_advice(advice: Advice) -> Drawing:
         memory_line(panels),
         *([f"{len(advice.ranked) - len(shown)} ways behind the first {MOST_SERIES} are not drawn"]
           if len(advice.ranked) > len(shown) else []),
-        *warning_lines(shown, names, for_paper=True),
+        *warning_lines(shown, names, for_readers=True),
     ]  # fmt: skip
     return Drawing(tuple(panels), advice.goal, "prompts", caption)

@@ -140,7 +140,7 @@ def caption_of(what: str, groups: Sequence[Group]) -> list[str]:
     few = list(dict.fromkeys(label for label, _, row in every if row.has_few_prompts))
     return [
         what, f"{conditions_line(rows)}; {n}", *unranked_line(rows),
-        *few_prompts_line(rows, few if len(few) < len(groups) else ()), *warning_lines(rows, names, for_paper=True),
+        *few_prompts_line(rows, few if len(few) < len(groups) else ()), *warning_lines(rows, names, for_readers=True),
     ]  # fmt: skip
 
 

@@ -48,7 +48,7 @@ def sweep_tables(rows: PaperRows, metrics: Sequence[str]) -> list[Table]:
     """Returns the table of each task of a sweep. Raises ConfigError for an unknown metric, and for no metric."""
     if not metrics:
         raise ConfigError("--metric: is empty: give metrics such as speedup,mean_acceptance_length")
-    return [sweep_table(sweep, metrics, for_paper=True) for sweep in rows.sweeps()]
+    return [sweep_table(sweep, metrics, for_readers=True) for sweep in rows.sweeps()]
 
 
 def _title(metric: str) -> str:
@@ -99,5 +99,5 @@ def _notes(groups: Sequence[Group], metrics: Sequence[str], has_bold: bool) -> l
         *(["bold: separable from all others of its column (paired intervals, corrected for all pairs of rows)"]
           if has_bold else []),
         *unranked_line(rows), *few_prompts_line(rows, few if len(few) < len(groups) else ()),
-        *warning_lines(rows, [name for _, name in named], for_paper=True),
+        *warning_lines(rows, [name for _, name in named], for_readers=True),
     ]  # fmt: skip

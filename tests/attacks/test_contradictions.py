@@ -109,6 +109,9 @@ CONTRADICTING: dict[str, tuple[Edit, str]] = {
         lambda folder: measured(folder, command="curl https://example.org/x"), "is not one command of specbench"),
     "two commands": (
         lambda folder: measured(folder, command="specbench run; curl https://example.org/x"), "is not one command"),
+    "a command of others to resume by": (
+        lambda folder: edited(folder, "run.json", lambda run: run.update(command="specbench run; sh x")),
+        "run.json: command = 'specbench run; sh x': is not one command"),
 }  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from typing import Any
 from specbench.core.bounded import repeated_key
 from specbench.core.console import counted
 from specbench.core.errors import ConfigError
+from specbench.core.files import COMMAND
 from specbench.core.source import is_outside
 from specbench.publish.bundle.texts import is_left_out
 from specbench.records.folder import ENVIRONMENT, RunFolder, read_environments
@@ -339,10 +340,13 @@ PYTHON_CALL = re.compile(r"specbench\.\w+\([^)\s].*\)")  # with an argument: wit
 
 def _commands(run: RecordedRun) -> Iterator[str]:
     """Yields a line for the first command that is not specbench's alone, since readers copy commands into a shell."""
-    for measurement in run.measurements:
-        if not is_one_command(measurement.command):
-            shown = ascii(measurement.command)[:100]
-            yield f"{MEASUREMENTS_FILE}: command = {shown}: is not one command of specbench: do not run it"
+    stated = [(MEASUREMENTS_FILE, measurement.command) for measurement in run.measurements]
+    if COMMAND in run.identity:
+        stated.append((RunFolder.IDENTITY, str(run.identity[COMMAND])))
+    for file, command in stated:
+        if not is_one_command(command):
+            shown = ascii(command)[:100]
+            yield f"{file}: command = {shown}: is not one command of specbench: do not run it"
             return
 
 

@@ -40,8 +40,8 @@ class Data:
 
 
 # Without a template the model completes the function and no more; behind worked answers it reasons as briefly as these
-# and then writes a conversation of its own, which begins with "Human:". With its template it writes 300 tokens and
-# more.
+# and ends at <|endoftext|>, behind which it would write a conversation of its own, which begins with "Human:". With its
+# template it writes 300 tokens and more.
 NO_TEMPLATE = ("--chat", "never")
 HUMANEVAL = Data("humaneval", "humaneval", 30, 256, ("default",), 1, NO_TEMPLATE, "without a chat template")
 GSM8K = Data("gsm8k", "gsm8k", 30, 200, (), 1,

@@ -27,12 +27,16 @@ from .models import MODELS, QWEN, QWEN_DRAFTER
 
 GENERAL, LOW_RESOURCE = "general", "low-resource"
 NUM_MEASURED = 30  # rows at the beginning of a file that no corpus has, since cells measure them
+GENERATION_CONFIG = "generation_config.json"
 CORPUS_TASKS = ("gsm8k", "humaneval")  # of whose files the general corpus has the rows behind these
 TRAINED, TRAINING_ROWS = "trained", "corpora/mgsm-training"
 # The paper's 250 updates of 4 × 5 × 64 prompts take days on a CPU: these are 20 of 5 languages × 2 prompts. With so few
 # prompts an update is mostly noise, and at the paper's rate of 1e-4 such a training made every language worse.
-TRAINING = ("--num-steps", "20", "--learning-rate", "1e-5", "--set", "gradient_accumulation=1", "--set", "scdf.prompts_per_language=2",
-            "--set", "scdf.mini_batch=2", "--set", "generation_batch=10", "--set", "checkpoint_every=5")  # fmt: skip
+TRAINING = (
+    "--num-steps", "20", "--learning-rate", "1e-5", "--set", "gradient_accumulation=1",
+    "--set", "scdf.prompts_per_language=2", "--set", "scdf.mini_batch=2", "--set", "generation_batch=10",
+    "--set", "checkpoint_every=5",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class Workplace:
         for name in ("methods", "tasks", "logs"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         for model in MODELS:
-            link(self.folder / model.path, self.models / model.folder)
+            link_model(self.folder / model.path, self.models / model.folder, model.end_tokens)
         for name, source in (("data", self.data), ("trained", self.trained)):
             if source is not None and source != self.folder / name:
                 link(self.folder / name, source)
@@ -165,6 +169,24 @@ class Workplace:
         words = ["train", kind, "--corpus", f"corpora/{corpus}.jsonl", "--target", QWEN.path, "--output"]
         if not self.specbench(f"store-{name}", [*words, f"stores/{name}"]):
             raise SystemExit(f"{name}: could not be made")
+
+
+def link_model(place: Path, source: Path, end_tokens: Sequence[int]) -> None:
+    """Links a model. If its generation_config.json names only one of the end tokens, links all other files of the
+    folder, beside a generation_config.json that names them all."""
+    file = source / GENERATION_CONFIG
+    known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    if known.get("eos_token_id") not in end_tokens:
+        link(place, source)
+        return
+    if place.is_symlink():
+        place.unlink()
+    for each in source.iterdir():
+        if each.name != GENERATION_CONFIG:
+            link(place / each.name, each)
+    write_atomically(
+        place / GENERATION_CONFIG, json.dumps({**known, "eos_token_id": list(end_tokens)}, indent=2) + "\n"
+    )
 
 
 def training_words(threads: int) -> list[str]:

@@ -139,23 +139,6 @@ def test_rows_say_how_the_weights_were_made() -> None:
     assert run_words(CELLS[0], None, 2)[words.index("--data") + 1] == "sample"
 
 
-def test_a_model_ends_answers_where_its_release_does(tmp_path: Path) -> None:
-    """A folder whose file names one of the end tokens has all of them in the work folder, and its other files."""
-    for name, ends in (("one", 8), ("other", 5)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text("{}")
-        (tmp_path / name / "generation_config.json").write_text(json.dumps({"eos_token_id": ends, "pad_token_id": 7}))
-    place = tmp_path / "work" / "model"
-    workplace.link(place, tmp_path / "one")  # as an earlier version linked it
-    for _ in range(2):
-        workplace.link_model(place, tmp_path / "one", (8, 7))
-        assert json.loads((place / "generation_config.json").read_text()) == {"eos_token_id": [8, 7], "pad_token_id": 7}
-        assert (place / "config.json").resolve() == tmp_path / "one" / "config.json"
-    workplace.link_model(tmp_path / "work" / "other", tmp_path / "other", (8, 7))
-    assert (tmp_path / "work" / "other").resolve() == tmp_path / "other"
-    assert json.loads((tmp_path / "one" / "generation_config.json").read_text())["eos_token_id"] == 8
-
-
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
 def test_a_drafter_is_given_by_the_command_or_by_the_methods(cell: Cell) -> None:
     """A run refuses one from both, unless some methods lack it."""

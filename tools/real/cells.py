@@ -51,9 +51,15 @@ SPEC_BENCH = Data("spec_bench", "spec_bench", 5, 128, num_subsets=6)
 LANGUAGES = ("en", "de", "es", "ja", "bn", "sw")
 MGSM = Data("mgsm", "mgsm", 6, 128, LANGUAGES)
 MGSM_SHORT = Data("mgsm", "mgsm", 5, 32, LANGUAGES)
-MGSM_FAIR = Data("mgsm", "mgsm", 8, 128, LANGUAGES)
+MGSM_FAIR = Data("mgsm", "mgsm", 5, 320, LANGUAGES)  # whole answers, as accuracy needs
 WMT = Data("wmt", "wmt22", 30, 64, ("de-en",), source="WMT22")
 TATOEBA = Data("tatoeba", "tatoeba", 10, 64, ("en-de", "ja-en", "en-ja"), source="sentences of Tatoeba")
+# Prompts and methods that single claims of the papers need.
+CSQA = Data("csqa", "commonsense_qa", 40, 64, ("default",), 1, NO_TEMPLATE,
+            "behind 5 answers with reasons, without a chat template")  # fmt: skip
+MMLU = Data("mmlu", "mmlu", 40, 16, ("anatomy",), 1, NO_TEMPLATE, "behind 5 answers, without a chat template")
+MCOT = Data("mcot", "mcot", 8, 128, ("en", "de", "ja", "sw"))
+MGSM_SAMPLED = Data("mgsm", "mgsm", 5, 64, LANGUAGES)
 LOW_RESOURCE = Data("low_resource_mt", "low_resource", 20, 64, ("chr", "que", "yor"))
 MT_BENCH = Data("spec_bench", "mt-bench-first-turns", 16, 96, ("mt_bench",), is_made=True,
                 source="MT-bench's first turns, a prompt of each of its eight categories in turn")  # fmt: skip
@@ -105,14 +111,17 @@ MOST_DRAFTED = 12  # of a draft whose length varies
 CALIBRATED = {f"sd-{policy}-chosen": policy for policy in ("confidence", "adaedl", "svip", "heuristic", "costs")}
 CALIBRATION = ("drafting-humaneval-calibration", "drafting-wmt-calibration")
 
+ORDERS = ("-order-1", "-order-3", "-order-5")  # of n-gram models beside the bigrams
+
 # Shipped methods with another drafter (the keys that are replaced), by the name of the file in the work folder.
 CHANGED: dict[str, tuple[str, dict[str, Any]]] = {
     "ngram-general": ("ngram", {"drafter": {"type": "ngram", "path": "stores/general-ngram"}}),
     "rest-general": ("rest", {"drafter": {"type": "retrieval", "num_nodes": 64, "max_match": 16,
                                   "path": "stores/general-retrieval"}}),
     "sd-untrained": ("sd", {"drafter": {"type": "model", "checkpoint": QWEN_DRAFTER.path}}),
-    "ngram-low-resource": ("ngram", {"drafter": {"type": "ngram", "path": "stores/low-resource-ngram"},
-                                     "num_draft_tokens": 4}),
+    **{f"ngram-low-resource{order}":
+       ("ngram", {"drafter": {"type": "ngram", "path": f"stores/low-resource-ngram{order}"}, "num_draft_tokens": 4})
+       for order in ("", *ORDERS)},
     "random-accept-0.8": ("random-accept", {"verification": {"rule": "random_accept", "probability": 0.8}}),
     "random-accept-0.9": ("random-accept", {"verification": {"rule": "random_accept", "probability": 0.9}}),
     **{f"sd-{length}": ("sd", {"num_draft_tokens": length}) for length in FIXED_LENGTHS},
@@ -170,6 +179,7 @@ MEMORIES = ("suffix", "sam", "ngram-mod")
 LENGTHS = (*(f"sd-{length}" for length in FIXED_LENGTHS), *CALIBRATED)
 SELF = ("self-quantized", "self-quantized-int4", "self-skip", "self-skip-swift", "self-window", "jacobi", "cascade")
 DRAFTING = "drafting"
+CLAIM = "claim"  # cells that test single claims
 
 
 def curve(divergence: str) -> tuple[str, ...]:
@@ -221,47 +231,57 @@ def recorded(name: str, data: Data) -> Cell:
     return Cell(name, DRAFTING, data, ("sd-recorded", "sd-1", "sd-3", "sd-6"), 7)
 
 
-FOREIGN_MGSM = foreign("mgsm", MGSM, ("slem", "tli", "union", "slrs"), 25)
-FOREIGN_MGSM_T1 = foreign("mgsm", replace(MGSM, limit=5), ("slem", "tli", "union"), 18, T1)
+FOREIGN_MGSM = foreign("mgsm", MGSM, ("slem", "tli", "union", "slrs"), 17)
+FOREIGN_MGSM_T1 = foreign("mgsm", replace(MGSM, limit=5), ("slem", "tli", "union"), 20, T1)
 # At a temperature slrs reads dozens of draft contexts for a token, and more than the 4096 that it may if a token can be
 # spelled with any tokens.
 FOREIGN_STRINGS_T1 = foreign("strings", MGSM_SHORT, ("slem-1", "slrs"), 4, (*T1, "generation.top_k=20"))
-FOREIGN_WMT = foreign("wmt", WMT, ("slem", "tli", "union"), 15)
-FOREIGN_TATOEBA = foreign("tatoeba", TATOEBA, ("slem", "tli", "union"), 12)
+FOREIGN_WMT = foreign("wmt", WMT, ("slem", "tli", "union"), 7)
+FOREIGN_TATOEBA = foreign("tatoeba", TATOEBA, ("slem", "tli", "union"), 9)
 
 # Minutes include the verdicts, for which answers that differ from AR's are decoded again.
 CELLS = (
     Cell("gsm8k-chains", "main", GSM8K, CHAINS, 22),
-    Cell("humaneval-chains", "main", HUMANEVAL, CHAINS, 15),
-    Cell("spec-bench-chains", "main", SPEC_BENCH, ("sd", "pld", "ngram-general"), 26),
+    Cell("humaneval-chains", "main", HUMANEVAL, CHAINS, 10),
+    Cell("spec-bench-chains", "main", SPEC_BENCH, ("sd", "pld", "ngram-general"), 17),
     gguf("gsm8k-q4", GSM8K, 8),
     Cell("gsm8k-int8", "precision", GSM8K, PLAIN, 9, precision=INT8),
     *FOREIGN_MGSM,
-    Cell("gsm8k-trees", "main", GSM8K, TREES, 18),
+    Cell("gsm8k-trees", "main", GSM8K, TREES, 28),
     Cell("gsm8k-curve-reverse-kl", "curve", GSM8K, curve("reverse_kl"), 14),
     Cell("gsm8k-vocabulary", "main", GSM8K, OTHER_VOCABULARY, 12, drafter=SMOLLM),
-    Cell("wmt-chains", "main", WMT, ("sd", "pld", "lookahead"), 10),
-    Cell("tatoeba-chains", "main", TATOEBA, ("sd", "pld", "lookahead"), 8),
-    Cell("mgsm-fairness", "fairness", MGSM_FAIR, ("sd",), 18, settings=T1, fairness=True),
-    Cell("low-resource", "ngram", LOW_RESOURCE, ("sd-4", "ngram-low-resource"), 16),
+    Cell("wmt-chains", "main", WMT, ("sd", "pld", "lookahead"), 6),
+    Cell("tatoeba-chains", "main", TATOEBA, ("sd", "pld", "lookahead"), 5),
+    Cell("mgsm-fairness", "fairness", MGSM_FAIR, ("sd",), 20, settings=T1, fairness=True),
+    Cell("low-resource", "ngram", LOW_RESOURCE, ("sd-4", "ngram-low-resource"), 13),
     Cell("gsm8k-curve-js", "curve", GSM8K, curve("js"), 12),
     Cell("gsm8k-random", "curve", GSM8K, ("fsd-low", "random-accept-0.8", "random-accept-0.9"), 12),
-    Cell("humaneval-trees", "main", HUMANEVAL, TREES, 15),
+    Cell("humaneval-trees", "main", HUMANEVAL, TREES, 13),
     *FOREIGN_MGSM_T1,
     *FOREIGN_WMT,
     *FOREIGN_TATOEBA,
     *FOREIGN_STRINGS_T1,
-    gguf("humaneval-q4", HUMANEVAL, 7),
-    Cell("humaneval-int8", "precision", HUMANEVAL, PLAIN, 7, precision=INT8),
-    gguf("spec-bench-q4", SPEC_BENCH, 18),
-    Cell("spec-bench-int8", "precision", SPEC_BENCH, PLAIN, 15, precision=INT8),
-    Cell("spec-bench-trees", "main", SPEC_BENCH, TREES, 38),
-    Cell("spec-bench-levels", "main", SPEC_BENCH, ("sd", *LEVELS), 27),
-    Cell("humaneval-vocabulary", "main", HUMANEVAL, OTHER_VOCABULARY, 9, drafter=SMOLLM),
-    Cell("spec-bench-vocabulary", "main", SPEC_BENCH, OTHER_VOCABULARY, 20, drafter=SMOLLM),
+    gguf("humaneval-q4", HUMANEVAL, 5),
+    Cell("humaneval-int8", "precision", HUMANEVAL, PLAIN, 5, precision=INT8),
+    gguf("spec-bench-q4", SPEC_BENCH, 10),
+    Cell("spec-bench-int8", "precision", SPEC_BENCH, PLAIN, 11, precision=INT8),
+    Cell("spec-bench-trees", "main", SPEC_BENCH, TREES, 26),
+    Cell("spec-bench-levels", "main", SPEC_BENCH, ("sd", *LEVELS), 17),
+    Cell("humaneval-vocabulary", "main", HUMANEVAL, OTHER_VOCABULARY, 6, drafter=SMOLLM),
+    Cell("spec-bench-vocabulary", "main", SPEC_BENCH, OTHER_VOCABULARY, 12, drafter=SMOLLM),
     Cell("gsm8k-curve-tv", "curve", GSM8K, curve("tv"), 14),
     Cell("mgsm-scdf", "fairness", MGSM_FAIR, ("sd-untrained", "scdf-trained"), 33, settings=T1, fairness=True,
          needs_trained=True),
+    Cell("csqa-levels", CLAIM, CSQA, ("sd", *LEVELS, "random-allocation", "draft-only"), 12),
+    Cell("mmlu-levels", CLAIM, MMLU, ("sd", *LEVELS), 6),
+    Cell("gsm8k-allocation", CLAIM, GSM8K, ("fsd-low", "fsd-high", "random-allocation", "draft-only"), 14),
+    Cell("gsm8k-sampled", CLAIM, GSM8K, ("sd", *LEVELS), 15, settings=T1),
+    Cell("low-resource-orders", CLAIM, LOW_RESOURCE,
+         tuple(f"ngram-low-resource{order}" for order in ("", *ORDERS)), 12),
+    *(Cell(f"mgsm-t{value:g}", CLAIM, MGSM_SAMPLED, ("sd",), 5, settings=(f"generation.temperature={value:g}",))
+      for value in (0.5, 1.0, 1.5, 2.0)),
+    Cell("mcot-sampled", CLAIM, MCOT, ("sd",), 9, settings=T1),
+    Cell("wmt-sampled", CLAIM, WMT, ("sd", "pld"), 8, settings=T1),
     *(recorded(name, data) for name, data in zip(CALIBRATION, (HUMANEVAL_BEHIND, WMT_BEHIND), strict=True)),
     *drafting("humaneval", HUMANEVAL, (12, 8, 12, 16, 17), 10, 20),
     Cell("drafting-humaneval-gguf", DRAFTING, replace(HUMANEVAL, limit=20), ("self-quantized-gguf",), 6, drafter=None),

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 class RealModel:
     """`folder`: its name in MODELS_DIR. `shown`: its name in rows, which says how the weights were made. `hub`: the
     model on the hub that it stands for. `source`: the words of the page. `ms`: rough milliseconds of a pass on two
-    threads. `end_tokens`: those of the hub's generation_config.json, if the folder's file, which was made from the GGUF
-    key, names only one of them."""
+    threads."""
 
     folder: str
     shown: str
     hub: str
     source: str
     ms: float
-    end_tokens: tuple[int, ...] = ()
 
     @property
     def path(self) -> str:
@@ -23,14 +21,13 @@ class RealModel:
         return f"models/{self.shown}"
 
 
-QWEN_ENDS = (151645, 151643)  # <|im_end|>, <|endoftext|>: without a template, answers end at the second one
 QWEN = RealModel(
     "qwen-coder-1.5b", "Qwen2.5-Coder-1.5B-Instruct-dequantized-from-Q4_K_M", "Qwen/Qwen2.5-Coder-1.5B-Instruct",
-    "dequantized from a Q4_K_M file", 77, QWEN_ENDS,
+    "dequantized from a Q4_K_M file", 77,
 )  # fmt: skip
 QWEN_DRAFTER = RealModel(
     "qwen-coder-0.5b", "Qwen2.5-Coder-0.5B-Instruct-dequantized-from-AWQ-Q4_K_M", "Qwen/Qwen2.5-Coder-0.5B-Instruct",
-    "dequantized from a Q4_K_M file, which was made from an AWQ release", 30, QWEN_ENDS,
+    "dequantized from a Q4_K_M file, which was made from an AWQ release", 30,
 )  # fmt: skip
 SMOLLM = RealModel(
     "smollm2-135m", "SmolLM2-135M-Instruct-dequantized-from-Q4_1", "HuggingFaceTB/SmolLM2-135M-Instruct",

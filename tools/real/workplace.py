@@ -3,6 +3,7 @@
 import gzip
 import importlib.util
 import json
+import re
 import shlex
 import shutil
 import sysconfig
@@ -27,8 +28,8 @@ from .models import MODELS, QWEN, QWEN_DRAFTER
 
 GENERAL, LOW_RESOURCE = "general", "low-resource"
 NUM_MEASURED = 30  # rows at the beginning of a file that no corpus has, since cells measure them
-GENERATION_CONFIG = "generation_config.json"
 CORPUS_TASKS = ("gsm8k", "humaneval")  # of whose files the general corpus has the rows behind these
+STORE = re.compile(r"(.+)-(ngram|retrieval)(?:-order-(\d))?")  # its corpus, its kind, and its order if not the default
 TRAINED, TRAINING_ROWS = "trained", "corpora/mgsm-training"
 # The paper's 250 updates of 4 × 5 × 64 prompts take days on a CPU: these are 20 of 5 languages × 2 prompts. With so few
 # prompts an update is mostly noise, and at the paper's rate of 1e-4 such a training made every language worse.
@@ -55,7 +56,7 @@ class Workplace:
         for name in ("methods", "tasks", "logs"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         for model in MODELS:
-            link_model(self.folder / model.path, self.models / model.folder, model.end_tokens)
+            link(self.folder / model.path, self.models / model.folder)
         for name, source in (("data", self.data), ("trained", self.trained)):
             if source is not None and source != self.folder / name:
                 link(self.folder / name, source)
@@ -157,7 +158,9 @@ class Workplace:
 
     def make_store(self, name: str) -> None:
         """Builds an n-gram model or a datastore of Qwen's tokens, unless it is there."""
-        corpus, _, kind = name.rpartition("-")
+        found = STORE.fullmatch(name)
+        assert found is not None, name
+        corpus, kind, order = found.groups()
         folder = self.folder / "stores" / name
         if folder.is_dir():
             return
@@ -166,27 +169,10 @@ class Workplace:
         documents = {GENERAL: general, LOW_RESOURCE: low_resource}[corpus](self.data)
         lines = (json.dumps({"text": each}, ensure_ascii=False) + "\n" for each in documents if each.strip())
         write_atomically(text, "".join(lines))
-        words = ["train", kind, "--corpus", f"corpora/{corpus}.jsonl", "--target", QWEN.path, "--output"]
-        if not self.specbench(f"store-{name}", [*words, f"stores/{name}"]):
+        words = ["train", kind, "--corpus", f"corpora/{corpus}.jsonl", "--target", QWEN.path]
+        words += ["--order", order] if order else []
+        if not self.specbench(f"store-{name}", [*words, "--output", f"stores/{name}"]):
             raise SystemExit(f"{name}: could not be made")
-
-
-def link_model(place: Path, source: Path, end_tokens: Sequence[int]) -> None:
-    """Links a model. If its generation_config.json names only one of the end tokens, links all other files of the
-    folder, beside a generation_config.json that names them all."""
-    file = source / GENERATION_CONFIG
-    known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    if known.get("eos_token_id") not in end_tokens:
-        link(place, source)
-        return
-    if place.is_symlink():
-        place.unlink()
-    for each in source.iterdir():
-        if each.name != GENERATION_CONFIG:
-            link(place / each.name, each)
-    write_atomically(
-        place / GENERATION_CONFIG, json.dumps({**known, "eos_token_id": list(end_tokens)}, indent=2) + "\n"
-    )
 
 
 def training_words(threads: int) -> list[str]:

@@ -40,12 +40,13 @@ class Data:
 
 
 # Without a template the model completes the function and no more; behind worked answers it reasons as briefly as these
-# and ends at <|endoftext|>, behind which it would write a conversation of its own, which begins with "Human:". With its
-# template it writes 300 tokens and more.
+# and writes <|endoftext|>, which the folder's generation_config does not name as an end, as the hub's does, and a
+# conversation of its own, which begins with "Human:". With its template it writes 300 tokens and more.
 NO_TEMPLATE = ("--chat", "never")
 HUMANEVAL = Data("humaneval", "humaneval", 30, 256, ("default",), 1, NO_TEMPLATE, "without a chat template")
 GSM8K = Data("gsm8k", "gsm8k", 30, 200, (), 1,
-             (*NO_TEMPLATE, "--set", "fewshot.num_shots=4", "--set", 'generation.stop=["Q:", "Human:"]'),
+             (*NO_TEMPLATE, "--set", "fewshot.num_shots=4", "--set",
+              'generation.stop=["Q:", "Human:", "<|endoftext|>"]'),
              "behind 4 worked answers, without a chat template")  # fmt: skip
 SPEC_BENCH = Data("spec_bench", "spec_bench", 5, 128, num_subsets=6)
 LANGUAGES = ("en", "de", "es", "ja", "bn", "sw")

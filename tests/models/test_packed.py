@@ -517,7 +517,7 @@ def quantize(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     return "int8" if request.param == "digits" else request.param
 
 
-@pytest.mark.parametrize("kind", ["qwen2", "gemma3_text"])
+@pytest.mark.parametrize("kind", ["qwen2", pytest.param("gemma3_text", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("quantize", QUANTIZED, indirect=True)
 def test_the_graph_of_a_compiled_pass_multiplies_each_stored_weight_once(
     kind: str, quantize: Any, monkeypatch: pytest.MonkeyPatch

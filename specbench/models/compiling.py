@@ -16,6 +16,7 @@ from specbench.core.environment import is_installed
 from specbench.core.errors import ConfigError
 from specbench.models.fused import one_row_products
 from specbench.models.kv_cache import CACHE_NAMES, PreallocatedLayer, cache_parameter, preallocated_cache
+from specbench.models.packed import PRODUCTS
 from specbench.models.scoring import VERBS, Output
 from specbench.specs.components import EngineName, StaticEngine
 
@@ -62,11 +63,11 @@ def compile_pass(forward: Callable[[], Output], name: str) -> Callable[[], Outpu
 
 
 def join_products(graph: torch.fx.GraphModule) -> None:
-    """Computes each packed product of a graph once, of which several layers take parts."""
+    """Computes each product of stored weights once, of which several layers take parts."""
     kept: dict[tuple[Any, ...], torch.fx.Node] = {}
     for node in graph.graph.nodes:
-        if node.target is torch.ops.specbench.packed_product.default and kept.setdefault(node.args, node) is not node:
-            node.replace_all_uses_with(kept[node.args])
+        if node.target in PRODUCTS and kept.setdefault((node.target, *node.args), node) is not node:
+            node.replace_all_uses_with(kept[node.target, *node.args])
             graph.graph.erase_node(node)
     graph.recompile()
 

@@ -81,8 +81,9 @@ def load_model(
     - `engine`: graphs or compiled passes are used if the model supports them; otherwise it is eager, and `why_eager`
       holds the reason. auto is graphs on cuda, else eager; for a GGUF file llama.cpp if it is installed.
     - `trust_remote_code`: runs the Python code of a checkpoint whose architecture transformers lacks.
-    - `quantize`: loads the weights in 4 or 8 bits: by bitsandbytes on CUDA, by torch's own kernels on a CPU, where
-      activations are bfloat16. `device_map`: auto spreads them over all devices.
+    - `quantize`: loads the weights in 4 or 8 bits: by bitsandbytes on CUDA with eager passes, by torch's own kernels on
+      a CPU, where activations are bfloat16, with eager or compiled ones.
+    - `device_map`: auto spreads the weights over all devices.
     - `gguf`: how a GGUF file is loaded. `pass_width`: the rows of which every pass is made, see
       `CachedSequence.fix_width`.
 
@@ -111,9 +112,7 @@ def load_model(
     is_cpu = chosen.type == "cpu" and device_map == "none"
     if quantize != "none":
         engine = "eager" if engine == "auto" else engine
-        if engine != "eager":
-            raise ConfigError(f"--quantize {quantize}: works only with --engine eager, not {engine}")
-        check_quantize(quantize, chosen.type, dtype, device_map)
+        check_quantize(quantize, chosen.type, dtype, device_map, engine)
     engine = check_engine(engine, chosen.type)
     torch_dtype: Any = DTYPES.get(dtype) or ("auto" if chosen.type != "cpu" else None)
     source = model_source(name)
@@ -345,10 +344,10 @@ def load_weights(source: str, dtype: Any, hub: HubOptions, **options: Any) -> An
 
 
 def check_quantize(
-    quantize: Quantize, device: str, dtype: str = "auto", device_map: DeviceMap = "none"
+    quantize: Quantize, device: str, dtype: str, device_map: DeviceMap, engine: EngineName
 ) -> None:  # fmt: skip
     """Raises ConfigError unless a device of this type computes with such weights."""
-    check_quantized(quantize, device, dtype, device_map)
+    check_quantized(quantize, device, dtype, device_map, engine)
     if device != "cpu":
         bitsandbytes(f"--quantize {quantize}")
 

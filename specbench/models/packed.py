@@ -1,5 +1,6 @@
 """Linear layers on a CPU whose weights are stored as torch's kernels read them: bfloat16 packed by oneDNN, and 8-bit or
-4-bit weights, whose products have bfloat16 activations.
+4-bit weights, whose products have bfloat16 activations. Compiled passes have the same products as eager ones, as
+operators of their own.
 
 A product over few tokens takes the time of reading its weights. torch's plain bfloat16 product reads them at about half
 the rate at which the machine copies memory, since it reorders them in every call. The packed product reads them in the
@@ -13,7 +14,9 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import count
 from typing import Any, Literal
+from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
@@ -22,6 +25,7 @@ from torch.nn import functional
 from specbench.specs.components import Quantize
 
 Product = Callable[[torch.Tensor], torch.Tensor]
+Kernel = Callable[..., torch.Tensor]
 Products = Literal["packed", "plain"]
 GROUP = 32  # inputs that share a scale and a zero point in 4 bits
 INPUTS, OUTPUTS = 32, 16  # torch's kernels read beyond the weights unless the sizes are multiples of these
@@ -137,23 +141,42 @@ class PackedLinear(StoredLinear):
         return self.packed.to_dense()
 
     def product(self, input: torch.Tensor) -> torch.Tensor:
-        multiply = packed_product if torch.compiler.is_compiling() else _packed_product
+        multiply = packed_op if torch.compiler.is_compiling() else packed_product
         return multiply(input, self.packed, self.bias)
 
 
-def _packed_product(input: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+def kernel_op(name: str, signature: str, kernel: Kernel, fake: Kernel) -> Kernel:
+    """Returns an operator that torch.compile calls as it is, with weights that are inputs of the graph. torch's own are
+    compiled for weights that are constants (oneDNN), in ways that differ between versions (few bits), or not at all
+    (FBGEMM). `fake`: returns an empty result of the right shape."""
+    return _operator(name, signature, kernel, "CompositeExplicitAutograd", fake)
+
+
+def traced_op(name: str, signature: str, function: Kernel) -> Kernel:
+    """Returns an operator that is one node until `join_products` of models.compiling has found equal ones. Then
+    torch.compile looks into it, and fuses its parts with what is around them."""
+    return _operator(name, signature, function, "CompositeImplicitAutograd")
+
+
+def _operator(name: str, signature: str, kernel: Kernel, key: str, fake: Kernel | None = None) -> Kernel:
+    torch.library.define(f"specbench::{name}", signature)
+    torch.library.impl(f"specbench::{name}", key, kernel)
+    if fake is not None:
+        torch.library.register_fake(f"specbench::{name}", fake)
+    found: Kernel = getattr(torch.ops.specbench, name).default
+    return found
+
+
+def packed_product(input: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Returns input [..., in], in bfloat16, times packed weights [out, in], plus the bias."""
     found: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(input, packed, bias, "none", [], "")
     return found
 
 
-# torch.compile calls it as it is; oneDNN's own is compiled for weights that are constants only.
-packed_product = torch.library.custom_op("specbench::packed_product", _packed_product, mutates_args=())
-
-
-@packed_product.register_fake
-def _(input: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    return input.new_empty((*input.shape[:-1], packed.shape[0]))
+packed_op = kernel_op(
+    "packed_product", "(Tensor input, Tensor packed, Tensor? bias) -> Tensor", packed_product,
+    lambda input, packed, bias: input.new_empty((*input.shape[:-1], packed.shape[0])),
+)  # fmt: skip
 
 
 class Pending:
@@ -232,9 +255,27 @@ class Int8Linear(StoredLinear):
         return self.codes.to(torch.bfloat16) * self.scales[:, None]
 
     def product(self, input: torch.Tensor) -> torch.Tensor:
-        rows = input.reshape(-1, self.in_features)
-        made = torch._weight_int8pack_mm(rows, self.codes, self.scales).view(*input.shape[:-1], self.out_features)
-        return made if self.bias is None else made + self.bias
+        multiply = int8_op if torch.compiler.is_compiling() else int8_product
+        return multiply(input, self.codes, self.scales, self.bias)
+
+
+def int8_product(
+    input: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None,
+    kernel: Kernel = torch._weight_int8pack_mm,
+) -> torch.Tensor:  # fmt: skip
+    """Returns input [..., in], in bfloat16, times `codes` with the scales of outputs, plus the bias."""
+    made = kernel(input.reshape(-1, input.shape[-1]), codes, scales).view(*input.shape[:-1], len(codes))
+    return made if bias is None else made + bias
+
+
+int8_kernel = kernel_op(
+    "int8_kernel", "(Tensor rows, Tensor codes, Tensor scales) -> Tensor", torch._weight_int8pack_mm,
+    lambda rows, codes, scales: rows.new_empty((len(rows), len(codes))),
+)  # fmt: skip
+int8_op = traced_op(
+    "int8_product", "(Tensor input, Tensor codes, Tensor scales, Tensor? bias) -> Tensor",
+    partial(int8_product, kernel=int8_kernel),
+)  # fmt: skip
 
 
 BASE = 254  # of the two digits of an input, each of -127 to 127
@@ -255,9 +296,10 @@ class DigitsLinear(StoredLinear):
     """
 
     kind = "int8"
-    stored = ("packed", "scales")
+    stored = ("packed", "scales", "key")
     packed: Any  # FBGEMM's, with the scales
     scales: torch.Tensor
+    key: torch.Tensor  # by which compiled passes, whose inputs are tensors, find what is packed
 
     @property
     def stored_bytes(self) -> int:
@@ -269,19 +311,44 @@ class DigitsLinear(StoredLinear):
         return codes.to(torch.bfloat16) * self.scales[:, None]
 
     def product(self, input: torch.Tensor) -> torch.Tensor:
-        rows = input.reshape(-1, self.in_features)
-        number = len(rows)
-        unit = rows.abs().amax(1, keepdim=True).float().clamp_min_(LEAST).div_(LARGEST)
-        digits = torch.empty((2 * number, self.in_features))
-        high, low = digits[:number], digits[number:]
-        torch.div(rows, unit, out=low)
-        torch.div(low, BASE, out=high).round_()
-        low.sub_(high, alpha=BASE)
-        made = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default(digits, 1.0, 128, self.packed)
-        found: torch.Tensor = made[number:].add_(made[:number], alpha=BASE).mul_(unit)
-        if self.bias is not None:
-            found.add_(self.bias)
-        return found.to(torch.bfloat16).view(*input.shape[:-1], self.out_features)
+        multiply = digits_op if torch.compiler.is_compiling() else digits_product
+        return multiply(input, self.key, self.bias, self.out_features)
+
+
+_PACKED: WeakValueDictionary[int, Any] = WeakValueDictionary()  # FBGEMM's weights in use, by the keys of their layers
+_KEYS = count()
+
+
+def bytes_product(digits: torch.Tensor, key: torch.Tensor, num_outputs: int) -> torch.Tensor:
+    """Returns whole numbers of -127 to 127, [n, in], times the weights in 8 bits of a key: [n, out], in float32."""
+    weights = _PACKED[int(key)]
+    found: torch.Tensor = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default(
+        digits, 1.0, 128, weights
+    )
+    return found
+
+
+def digits_product(
+    input: torch.Tensor, key: torch.Tensor, bias: torch.Tensor | None, num_outputs: int, kernel: Kernel = bytes_product
+) -> torch.Tensor:
+    """Returns input [..., in], in bfloat16, times the weights of a key, plus the bias; see DigitsLinear."""
+    rows = input.reshape(-1, input.shape[-1])
+    unit = rows.abs().amax(1, keepdim=True).float().clamp_min(LEAST) / LARGEST
+    multiples = rows / unit
+    high = torch.round(multiples / BASE)
+    made = kernel(torch.cat([high, torch.sub(multiples, high, alpha=BASE)]), key, num_outputs)
+    found = torch.add(made[len(rows) :], made[: len(rows)], alpha=BASE) * unit
+    return (found if bias is None else found + bias).to(torch.bfloat16).view(*input.shape[:-1], num_outputs)
+
+
+bytes_kernel = kernel_op(
+    "bytes_product", "(Tensor digits, Tensor key, int num_outputs) -> Tensor", bytes_product,
+    lambda digits, key, num_outputs: digits.new_empty((len(digits), num_outputs)),
+)  # fmt: skip
+digits_op = traced_op(
+    "digits_product", "(Tensor input, Tensor key, Tensor? bias, int num_outputs) -> Tensor",
+    partial(digits_product, kernel=bytes_kernel),
+)  # fmt: skip
 
 
 def prepacked(codes: torch.Tensor, scales: torch.Tensor) -> Any:
@@ -318,14 +385,38 @@ class Int4Linear(StoredLinear):
 
     def dense(self) -> torch.Tensor:
         unit = torch.eye(self.in_features, dtype=torch.bfloat16)  # torch has no function that unpacks them
-        return self._multiply(unit).T.contiguous()
+        return groups_product(unit, self.codes, self.scales).T.contiguous()
 
     def product(self, input: torch.Tensor) -> torch.Tensor:
-        made = self._multiply(input.reshape(-1, self.in_features)).view(*input.shape[:-1], self.out_features)
-        return made if self.bias is None else made + self.bias
+        multiply = int4_op if torch.compiler.is_compiling() else int4_product
+        return multiply(input, self.codes, self.scales, self.bias)
 
-    def _multiply(self, rows: torch.Tensor) -> torch.Tensor:
-        return torch.ops.aten._weight_int4pack_mm_for_cpu.default(rows, self.codes, GROUP, self.scales)  # type: ignore[no-any-return]
+
+def groups_product(rows: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """Returns rows [n, in], in bfloat16, times `codes` with the scales of groups: [n, out]."""
+    found: torch.Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu.default(rows, codes, GROUP, scales)
+    return found
+
+
+def int4_product(
+    input: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None,
+    kernel: Kernel = groups_product,
+) -> torch.Tensor:  # fmt: skip
+    """Returns input [..., in], in bfloat16, times `codes` with the scales of groups, plus the bias."""
+    made = kernel(input.reshape(-1, input.shape[-1]), codes, scales).view(*input.shape[:-1], scales.shape[1])
+    return made if bias is None else made + bias
+
+
+int4_kernel = kernel_op(
+    "int4_kernel", "(Tensor rows, Tensor codes, Tensor scales) -> Tensor", groups_product,
+    lambda rows, codes, scales: rows.new_empty((len(rows), scales.shape[1])),
+)  # fmt: skip
+int4_op = traced_op(
+    "int4_product", "(Tensor input, Tensor codes, Tensor scales, Tensor? bias) -> Tensor",
+    partial(int4_product, kernel=int4_kernel),
+)  # fmt: skip
+
+PRODUCTS = frozenset({packed_op, int8_op, digits_op, int4_op})  # in the graphs of compiled passes
 
 
 Store = Callable[[nn.Linear, bool], None]  # a layer, and whether its weight stays readable as it is
@@ -378,7 +469,12 @@ def quantize_8(layer: nn.Linear, kept: bool) -> None:
     digits = multiplies_digits() and layer.in_features <= MOST_INPUTS and layer.weight.numel() >= LEAST_WEIGHTS
     layer.__class__ = DigitsLinear if digits else Int8Linear
     assert isinstance(layer, StoredLinear)
-    layer.store(kept, scales=scales, **({"packed": prepacked(codes, scales)} if digits else {"codes": codes}))
+    if digits:
+        packed = prepacked(codes, scales)
+        _PACKED[number := next(_KEYS)] = packed
+        layer.store(kept, packed=packed, scales=scales, key=torch.tensor(number))
+    else:
+        layer.store(kept, codes=codes, scales=scales)
 
 
 def quantize_4(layer: nn.Linear, kept: bool) -> None:

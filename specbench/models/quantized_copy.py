@@ -24,9 +24,7 @@ def quantized_copy(target: CausalLM, quantize: FewBits) -> CausalLM:
         raise ConfigError(f"{place} has {target.quantization} weights already: leave out --quantize")
     if target.engine != "eager":
         other = "take --engine eager, or give a GGUF file as drafter.checkpoint"
-        raise ConfigError(
-            f"{place} has passes of engine {target.engine}, and weights of few bits have eager ones: {other}"
-        )
+        raise ConfigError(f"{place} has passes of engine {target.engine}, and its copy would have eager ones: {other}")
     if target.device.type != "cpu":
         raise ConfigError(
             f"{place} is on {target.device}, and torch's kernels for such weights are for a CPU: take another"

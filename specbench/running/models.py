@@ -170,7 +170,8 @@ def load_models(spec: RunSpec, load: Callable[..., CausalLM] | None = None) -> L
     load = load or load_model
     target = load(
         spec.target, revision=spec.target_revision, dtype=spec.dtype, device=spec.device,
-        engine="eager" if spec.changes_target else engine_for(spec.engine, spec.methods, spec.target),
+        engine="eager" if spec.changes_target and spec.engine == "auto"
+        else engine_for(spec.engine, spec.methods, spec.target),
         **gguf_options(spec, spec.target, spec.tokenizer),
         **{name: value for name, default in TARGET_OPTIONS.items() if (value := getattr(spec, name)) != default},
     )  # fmt: skip

@@ -35,7 +35,7 @@ from specbench.specs.catalogue import (
     namesake,
     with_overrides,
 )
-from specbench.specs.components import build, check_quantized
+from specbench.specs.components import QUANTIZED_BY, build, check_quantized
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec, own_drafter, read_servers
 from specbench.specs.run_options import LEAST, SHARE, TARGET_OPTIONS, RunOptions, flag_of
@@ -368,12 +368,12 @@ def check_device(options: RunOptions) -> None:
     has_no_cuda = kind == "cpu" or not may_have_cuda()
     if kind == "cuda" and has_no_cuda:
         raise ConfigError(f"--device {options.device}: not available on this machine (no CUDA driver is installed)")
-    if options.quantize != "none" and options.engine in ("auto", "eager"):  # with others it does not go together
+    if options.quantize != "none" and options.engine in ("auto", *QUANTIZED_BY):  # others refuse it whatever the device
         if has_no_cuda:
             this = "cpu" if kind == "auto" else kind
-            check_quantized(options.quantize, this, options.dtype, options.device_map)
+            check_quantized(options.quantize, this, options.dtype, options.device_map, options.engine)
         elif kind == "cuda":
-            check_quantized(options.quantize, kind, options.dtype, options.device_map)
+            check_quantized(options.quantize, kind, options.dtype, options.device_map, options.engine)
         if not has_no_cuda and options.quantize != "int4":
             require("bitsandbytes", f"--quantize {options.quantize}")
             require("accelerate", f"--quantize {options.quantize}")

@@ -51,6 +51,7 @@ DeviceMap = Literal["none", "auto"]
 CacheDtype = Literal["float16", "float32"]  # of llama.cpp's keys and values
 # auto: llama.cpp for GGUF files, graphs if the device supports them and the models can be recorded, else eager.
 EngineName = Literal["auto", "eager", "graphs", "compiled", "llama.cpp"]
+QUANTIZED_BY: tuple[EngineName, ...] = ("eager", "compiled")  # the engines of quantized weights; compiled: on a CPU
 # The engine of a row; "… target" if the drafter runs eagerly, "… target, … drafter" if it has another engine, and
 # "served …" with the name and version of a server.
 RowEngine = (
@@ -66,8 +67,8 @@ SamplingSource = Literal["task", "model"]
 PromptChecks = Literal["refuse", "warn"]
 
 
-def check_quantized(quantize: Quantize, device: str, dtype: str, device_map: str) -> None:
-    """Raises ConfigError unless a type of device computes with such weights, in this dtype."""
+def check_quantized(quantize: Quantize, device: str, dtype: str, device_map: str, engine: EngineName) -> None:
+    """Raises ConfigError unless a type of device computes with such weights, in this dtype and by this engine."""
     able = QUANTIZED_ON.get(device, ())
     if quantize not in able:
         needed = " or ".join(kind for kind, kinds in QUANTIZED_ON.items() if quantize in kinds)
@@ -78,6 +79,10 @@ def check_quantized(quantize: Quantize, device: str, dtype: str, device_map: str
         raise ConfigError(f"--quantize {quantize}: computes in bfloat16 on a CPU: leave out --dtype {dtype}")
     if device == "cpu" and device_map != "none":
         raise ConfigError(f"--quantize {quantize}: there is one device, the CPU: leave out --device-map {device_map}")
+    engines = QUANTIZED_BY if device == "cpu" else QUANTIZED_BY[:1]
+    if engine not in ("auto", *engines):
+        able_engines = " or ".join(engines)
+        raise ConfigError(f"--quantize {quantize}: works on {device} only with --engine {able_engines}, not {engine}")
 
 
 RECORDED = "recorded"  # context of specs that a run wrote: their components are known, and their options complete

@@ -14,6 +14,7 @@ from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import ENGINES
 from specbench.specs.components import (
+    QUANTIZED_BY,
     SERVED,
     CacheDtype,
     Chat,
@@ -255,14 +256,17 @@ class RunSpec(Spec):
 
     @property
     def changes_target(self) -> dict[str, str]:
-        """Returns the options that change how the target is loaded, for which only eager passes work."""
+        """Returns the options that change how the target is loaded, for which not all engines work."""
         options = {"--quantize": self.quantize, "--device-map": self.device_map}
         return {option: value for option, value in options.items() if value != "none"}
 
     def check(self) -> None:
         for option, value in self.changes_target.items():
-            if self.engine not in ("auto", "eager"):
-                raise ConfigError(f"{option} {value}: works only with --engine eager, not {self.engine}")
+            engines = QUANTIZED_BY if option == "--quantize" else ("eager",)
+            if self.engine not in ("auto", *engines):
+                raise ConfigError(
+                    f"{option} {value}: works only with --engine {' or '.join(engines)}, not {self.engine}"
+                )
         if self.device_map != "none" and self.device != "auto":
             raise ConfigError(
                 f"--device-map {self.device_map}: selects the target's devices itself: remove --device {self.device}"

@@ -101,7 +101,8 @@ class RunOptions:
     device: Text = option("auto", "auto, cuda, mps or cpu; auto: the first available.")
     quantize: Quantize = option(
         "none",
-        "Precision of the target's weights: none; nf4 or int8 by bitsandbytes on a CUDA device; int8 or int4 on a CPU.",
+        "Precision of the target's weights: none; nf4 or int8 by bitsandbytes on a CUDA device, with --engine eager; "
+        "int8 or int4 on a CPU, with --engine eager or compiled.",
     )
     device_map: DeviceMap = option(
         "none", "auto: accelerate spreads the target over all devices; none: it is on one device."

@@ -75,7 +75,10 @@ def test_a_target_on_several_devices_computes_the_same(tmp_path: Path, monkeypat
     [
         (["--device-map", "auto", "--engine", "compiled"],
          "--device-map auto: works only with --engine eager, not compiled"),
-        (["--quantize", "int8", "--engine", "graphs"], "--quantize int8: works only with --engine eager"),
+        (["--quantize", "int8", "--engine", "graphs"],
+         "--quantize int8: works only with --engine eager or compiled, not graphs"),
+        (["--quantize", "nf4", "--engine", "compiled", "--device", "cpu"],
+         "--quantize nf4: needs a CUDA device, and this is cpu: take --quantize int8 or int4"),
         (["--device-map", "auto", "--device", "cpu"], "--device-map auto: selects the target's devices itself: "),
         (["--quantize", "nf4", "--device", "cpu"], "--quantize nf4: needs a CUDA device, and this is cpu: take "),
         (["--quantize", "int4", "--device", "cpu", "--dtype", "float32"], "--quantize int4: computes in bfloat16 on"),

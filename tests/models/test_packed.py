@@ -34,6 +34,7 @@ from specbench.models.packed import (
 from specbench.models.scoring import same_logits
 from specbench.models.static_passes import StaticPasses
 from specbench.running.models import LoadedModels, choose_products, products_by_model
+from specbench.specs.components import check_quantized
 from specbench.training.new_heads import output_weight
 from tests.support import tiny
 
@@ -388,8 +389,8 @@ def test_auto_is_bfloat16_for_large_checkpoints_where_the_cpu_multiplies_it(
             "--quantize int4: there is one device, the CPU: leave out --device-map auto",
         ),
         (
-            {"quantize": "int8", "engine": "compiled"},
-            "--quantize int8: works only with --engine eager, not compiled",
+            {"quantize": "int8", "engine": "graphs"},
+            "--quantize int8: works on cpu only with --engine eager or compiled, not graphs",
         ),
     ],
 )
@@ -397,6 +398,12 @@ def test_what_a_cpu_does_not_quantize_is_refused(options: dict[str, Any], said: 
     with pytest.raises(ConfigError) as error:
         load_model("embedded:drafter", device="cpu", **options)
     assert str(error.value) == said
+
+
+def test_a_gpu_quantizes_for_eager_passes_only() -> None:
+    check_quantized("int8", "cuda", "auto", "auto", "auto")
+    with pytest.raises(ConfigError, match=r"^--quantize int8: works on cuda only with --engine eager, not compiled$"):
+        check_quantized("int8", "cuda", "auto", "none", "compiled")
 
 
 @pytest.mark.parametrize("quantize", ["none", "int8", "int4"])
@@ -478,44 +485,68 @@ def calls_of(model: CausalLM, ids: list[int]) -> Counter[str]:
     return Counter({event.key: event.count for event in profile.key_averages()})
 
 
+KERNELS = {  # of layers, by the operators of compiled passes and by torch's
+    PackedLinear: ("specbench::packed_product", "mkldnn::_linear_pointwise"),
+    Int8Linear: ("specbench::int8_kernel", "aten::_weight_int8pack_mm"),
+    DigitsLinear: ("specbench::bytes_product", "quantized::linear_with_input_q_dq_qweight_dq_output_fp32"),
+    Int4Linear: ("specbench::int4_kernel", "aten::_weight_int4pack_mm_for_cpu"),
+}
+
+
 def multiplies_each_weight_once(model: CausalLM) -> bool:
-    """Whether the passes over one token and over several are compiled, and their products are all packed ones."""
-    weights = {id(packed) for packed in opaque(model.model)}
+    """Whether the passes over one token and over several are compiled, and their products are all of stored weights."""
+    layers = stored_layers(model.model)
+    wholes = {id(layer): layer for layer in (getattr(each, "joined", None) for each in layers) if layer is not None}
+    alone = [layer for layer in layers if not isinstance(layer, JoinedLinear)]
+    number = Counter(type(layer) for layer in (*alone, *(joined.whole for joined in wholes.values())))
     return all(
-        calls["specbench::packed_product"] == calls["mkldnn::_linear_pointwise"] == len(weights)
+        all(calls[name] == number[kind] for kind, names in KERNELS.items() for name in names)
         and not any(calls[f"aten::{name}"] for name in ("linear", "mm", "addmm", "to_dense"))
         for calls in (calls_of(model, list(range(10 + width))) for width in (1, 3))
     )
 
 
-@needs_packing
-@pytest.mark.parametrize("kind", ["qwen2", "gemma3_text"])
-def test_the_graph_of_a_compiled_pass_multiplies_each_packed_weight_once(
-    kind: str, monkeypatch: pytest.MonkeyPatch
+QUANTIZED = [pytest.param("none", marks=needs_packing), "int8", pytest.param("digits", marks=needs_digits), "int4"]
+
+
+@pytest.fixture
+def quantize(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """How the weights are stored; `digits`: in 8 bits, multiplied in bytes however small the layer."""
+    if request.param == "digits":
+        monkeypatch.setattr(packed, "LEAST_WEIGHTS", 0)
+    return "int8" if request.param == "digits" else request.param
+
+
+@pytest.mark.parametrize("kind", ["qwen2", pytest.param("gemma3_text", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("quantize", QUANTIZED, indirect=True)
+def test_the_graph_of_a_compiled_pass_multiplies_each_stored_weight_once(
+    kind: str, quantize: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The graph that is given to the compiler is called as it is. Its results and what it writes are checked as those
     of any compiled pass."""
     monkeypatch.setattr(StaticPasses, "check", lambda self: None)
     monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, examples, **given: graph.forward)
-    plain = tiny.network(kind, num_hidden_layers=2).to(torch.bfloat16)
+    plain = tiny.network(kind, num_hidden_layers=2, **SIZES).to(torch.bfloat16)
     stored = copy.deepcopy(plain)
-    store_weights(stored)
+    store_weights(stored, quantize)
     before = stored_bytes(stored)
-    model = causal_lm(stored)
+    eager, model = causal_lm(copy.deepcopy(stored), quantize), causal_lm(stored, quantize)
     loading.make_passes(model, "compiled")
     assert model.static is not None, model.why_eager
     model.static.reserve(64, (1, 3))
     assert multiplies_each_weight_once(model)
     assert stored_bytes(stored) == before
-    assert products_by_model(LoadedModels(model, {"sd": model})) == {"tiny": "packed"}
+    rows = products_by_model(LoadedModels(model, {"sd": model}))
+    assert rows == ({"tiny": "packed"} if quantize == "none" else {}) == products_by_model(LoadedModels(eager, {}))
     ids = list(range(13))
-    logits = [each.score(ids, 3).logits for each in (causal_lm(plain), model)]
-    assert same_logits(*logits)
+    first, second = (each.score(ids, 3).logits for each in (eager, model))
+    assert same_logits(first, second)
+    other = causal_lm(plain).score(ids, 3).logits
+    assert same_logits(other, second) if quantize == "none" else not torch.equal(other, second)
 
 
-def test_only_products_of_the_same_input_and_weights_are_joined() -> None:
-    product = torch.ops.specbench.packed_product.default
-
+@pytest.mark.parametrize("product", sorted(packed.PRODUCTS, key=str), ids=str)
+def test_only_products_of_the_same_input_and_weights_are_joined(product: Any) -> None:
     def forward(first: Any, second: Any, weights: Any) -> Any:
         first.add_(1)  # which nothing reads
         return product(first, weights, None) + product(second, weights, None) * product(first, weights, None)
@@ -527,14 +558,33 @@ def test_only_products_of_the_same_input_and_weights_are_joined() -> None:
 
 
 @pytest.mark.slow
-@needs_packing
-def test_passes_of_a_loaded_model_are_compiled_with_packed_products(tmp_path: Path) -> None:
-    source = str(tiny.save(tmp_path))
-    eager, model = (load_model(source, device="cpu", dtype="bfloat16", engine=each) for each in ("eager", "compiled"))
+@pytest.mark.parametrize("quantize", QUANTIZED, indirect=True)
+def test_passes_of_a_loaded_model_are_compiled_with_stored_products(tmp_path: Path, quantize: Any) -> None:
+    source = str(tiny.save(tmp_path, **SIZES))
+    options: Any = {"device": "cpu", "dtype": "bfloat16", "quantize": quantize}
+    eager, model = (load_model(source, engine=each, **options) for each in ("eager", "compiled"))
     assert model.static is not None, model.why_eager
+    assert (model.engine, model.precision) == ("compiled", eager.precision)
     assert stored_bytes(model.model) == stored_bytes(eager.model)
     model.static.reserve(64, (1, 3))  # compares them with eager passes
     assert multiplies_each_weight_once(model)
+    for width in (1, 3):
+        ids = list(range(10 + width))
+        assert same_logits(*(each.score(ids, width).logits for each in (eager, model)))
+
+
+def test_weights_of_bytes_are_freed_with_their_last_layer(digits_everywhere: None) -> None:
+    layers = nn.Sequential(linear(48, 64))
+    before = len(packed._PACKED)
+    store_weights(layers, "int8")
+    made = copy.deepcopy(layers)
+    assert len(packed._PACKED) == before + isinstance(layers[0], DigitsLinear)
+    rows = torch.randn(3, 64).bfloat16()
+    del layers
+    with torch.inference_mode():
+        assert made(rows).shape == (3, 48)
+    del made
+    assert len(packed._PACKED) == before
 
 
 @pytest.mark.real

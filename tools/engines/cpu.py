@@ -1,12 +1,12 @@
 """The ways in which a CPU computes with the weights of one checkpoint, and its peers, beside the machine's bandwidth.
 
 `python -m tools.engines.cpu MODEL --gguf FILE` (a folder or a hub id of a bfloat16 checkpoint, and a GGUF file of the
-same model) prints a line for each way. With --write it writes docs/measured/cpu.md.
+same model) prints a line for each way:
 
     transformers    transformers' passes with torch's own products, and the tokens of its own `generate`
     eager           what `--engine eager` does in bfloat16 on a CPU: packed products
     compiled        `--engine compiled`
-    int8, int4      `--quantize int8` and `--quantize int4`
+    int8, int4      `--quantize int8` and `--quantize int4`; int8 compiled, int4 compiled: with `--engine compiled`
     llama.cpp       `--engine llama.cpp` with the GGUF file
     llama.cpp bare  the same calls of llama.cpp without the engine
     openvino        OpenVINO GenAI with the GGUF file, if it is installed
@@ -14,29 +14,32 @@ same model) prints a line for each way. With --write it writes docs/measured/cpu
                     packages onnx, onnx-ir and onnxruntime are installed
     frozen          whole passes compiled with torch's freezing, which no engine does; only with `--ways ...,frozen`
 
-A way is timed in turns with copies of as many bytes as a pass reads (1 GB if that is unknown), so that both meet the
-same load of the machine.
-With --together all ways are loaded at once and take turns with each other too; with 1.5 billion parameters this takes
-more than 24 GB of memory. A way that cannot be run is named with the reason. Of each quantity the line has the median
-over turns:
+As many ways as fit into memory are loaded at once and take turns; the others follow in further groups. In each turn a
+way is timed beside copies and sums of 1 GB, or of what a token reads if that is less, so that all ways of a group meet
+the same load of the machine. The order of the ways alternates. Of each quantity the line has the median over turns:
 
-    ready     seconds from the files to the first pass, or until all passes are compiled
+    ready     seconds from the files until the passes can be timed; of compiled ones with an empty cache of the compiler
+              and, behind a stroke, with what that left there, each in a process of its own
+    GB read   the weights, keys and values that a token reads
     token     milliseconds of a token in the decode loop, autoregressive and greedy; of frozen passes, of the pass
+    ÷ eager   the token ÷ that of eager passes in bfloat16 in the same turn
     pass      milliseconds of a pass over one token
-    GB/s      the bytes that it reads by these seconds
+    GB/s      GB read ÷ token
     machine   the GB/s of a copy or a sum, whichever is faster, in the same turn
-    moved     the GB that the machine moves in the time of a token, by that rate: these compare between ways that were
-              timed in different minutes
-    share     GB read ÷ moved
+    moved     the GB that the machine moves in the time of a token, by that rate
+    share     GB read ÷ moved: the share of the bound that is reached
     v(n)      a pass over n tokens ÷ one over a single token
-    KL, flips on a text, of the next token's distribution against the first way: the mean Kullback–Leibler divergence,
-              and the share of positions whose most probable token differs
+    KL, flips over the tokens of a text, each read in a pass of its own, of the next token's distribution against
+              transformers': the mean Kullback–Leibler divergence, and the share of positions whose most probable token
+              differs
+
+With --write, docs/measured/cpu.json keeps what is measured, group by group, and docs/measured/cpu.md is made of it.
+The same command goes on with what is missing. `--again` measures the ways anew and keeps what they took before;
+`--page-only` measures nothing.
 """
 
 import argparse
 import gc
-import importlib
-import json
 import os
 import subprocess
 import sys
@@ -47,471 +50,323 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal, get_args
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
-from transformers.cache_utils import Cache
-from transformers.generation.streamers import BaseStreamer
+from pydantic import TypeAdapter
+from transformers import AutoTokenizer
 
-from specbench.analysis.roofline.roofline import NUM_TOKENS, RateBenchmark, work_of
+from specbench.analysis.roofline.roofline import NUM_TOKENS, RateBenchmark
 from specbench.core.errors import ConfigError
+from specbench.core.files import write_atomically
 from specbench.core.table import markdown_table
 from specbench.models.causal_lm import CausalLM
-from specbench.models.eager import EagerSequence
-from specbench.models.kv_cache import StaticLayer, cache_parameter, preallocated_cache
+from specbench.models.devices import free_memory
 from specbench.models.loading import load_model
-from specbench.models.machine import environment
+from specbench.models.machine import LLAMA_CPP, environment
 from specbench.models.meters import HOST
 from specbench.models.packed import product_rates
-from tools.engines.gguf import CONTEXT, LENGTHS, TEXT, Bare, context_of, run_all, seconds_of, token_seconds
-from tools.real.models import MODELS
+from tools.commands import ROOT
+from tools.engines.cpu_page import page
+from tools.engines.cpu_records import HEAD, Earlier, InPass, Line, Product, Records, Settings
+from tools.engines.cpu_ways import FAMILIES, WAYS, Family, Given, Side, plain_model
+from tools.engines.gguf import CONTEXT, LENGTHS, TEXT, seconds_of
 
-Way = Literal[
-    "transformers", "eager", "compiled", "int8", "int4", "llama.cpp", "llama.cpp bare", "openvino", "onnxruntime",
-    "frozen",
-]  # fmt: skip
-WAYS: tuple[Way, ...] = get_args(Way)[:-1]
-HEAD = ("way", "ready, s", "GB read", "token, ms", "pass, ms", "GB/s", "machine", "moved", "share", "v(6)", "v(16)",
-        "KL", "flips")  # fmt: skip
-UNKNOWN_BYTES = 1_000_000_000  # that are moved beside a way whose bytes are unknown
-ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "measured" / "cpu.md"
+PLACE = ROOT / "docs" / "measured"
+MOST_BYTES = 1_000_000_000  # that the machine moves beside a way
 NUM_TEXT_TOKENS = 200
-TURNS = 9
-Passes = dict[int, Callable[[], object]]  # by the number of tokens
+TURNS = 7
+NUM_SINGLE = 3  # passes over one token in a turn, of which the mean counts
+PROFILED = 5  # passes
+OTHERS = 2e9  # bytes that must stay free: distributions, buffers, other programs
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
+# What multiplies with weights in a pass of torch.
+KERNELS = (
+    "mkldnn::_linear_pointwise", "aten::_weight_int8pack_mm", "aten::_weight_int4pack_mm_for_cpu",
+    "quantized::linear_with_input_q_dq_qweight_dq_output_fp32", "aten::mm", "aten::addmm",
+)  # fmt: skip
 Say = Callable[[str], None]
 
 
-@dataclass
-class Line:
-    """One way. Of turns: the seconds of a token, those of a pass by its tokens, and the bytes that the machine moves in
-    a second."""
-
-    way: str
-    ready: float
-    num_bytes: float | None
-    divergence: float | None = None
-    flips: float | None = None
-    token: list[float] = field(default_factory=list)
-    passes: dict[int, list[float]] = field(default_factory=dict)
-    rates: list[float] = field(default_factory=list)
-
-    def cells(self) -> list[str]:
-        single, num_bytes = self.passes.get(1), self.num_bytes
-        moved = [token * rate for token, rate in zip(self.token, self.rates, strict=True)]
-        return [
-            self.way, f"{self.ready:.1f}", or_dash(num_bytes, lambda size: f"{size / 1e9:.2f}"),
-            f"{1e3 * median(self.token):.1f}", or_dash(single, lambda turns: f"{1e3 * median(turns):.1f}"),
-            or_dash(num_bytes and single and num_bytes / median(single), lambda rate: f"{rate / 1e9:.1f}"),
-            f"{median(self.rates) / 1e9:.1f}", f"{median(moved) / 1e9:.2f}",
-            or_dash(num_bytes, lambda size: f"{size / median(moved):.2f}"),
-            *(f"{quotient(self.passes[n], single):.2f}" if single else "–" for n in LENGTHS[1:]),
-            or_dash(self.divergence, lambda value: f"{value:.4f}"), or_dash(self.flips, lambda value: f"{value:.1%}"),
-        ]  # fmt: skip
+def checkpoint_bytes(name: str) -> int:
+    """Returns the bytes of a checkpoint in bfloat16."""
+    network = load_model(name, device="cpu", weights=False).model
+    return 2 * sum(parameter.numel() for parameter in network.parameters())
 
 
-def or_dash(value: Any, text: Callable[[Any], str]) -> str:
-    return "–" if value is None or value == [] else text(value)
+def groups(given: Given, ways: Sequence[str], free: float) -> Iterator[list[tuple[Family, list[str]]]]:
+    """Yields the families of the ways that are in memory together, with these ways. A family that alone does not fit
+    into `free` bytes is a group of its own."""
+    of_checkpoint = checkpoint_bytes(given.name)
+    of_gguf = Path(given.gguf).stat().st_size if given.gguf and Path(given.gguf).is_file() else 0
+
+    def most(families: Sequence[tuple[Family, list[str]]]) -> float:
+        """Returns the bytes that families need at most, while the last of them is loaded or before."""
+        held, needed = 0.0, 0.0
+        for family, _ in in_loading_order(families):
+            held += family.checkpoint * of_checkpoint + family.gguf * of_gguf
+            needed = max(needed, held + family.while_loading * of_checkpoint)
+        return needed
+
+    group: list[tuple[Family, list[str]]] = []
+    for family in FAMILIES:
+        if not (asked := [way for way in family.ways if way in ways]):
+            continue
+        if group and most([*group, (family, asked)]) > free - OTHERS:
+            yield group
+            group = []
+        group.append((family, asked))
+    if group:
+        yield group
 
 
-def quotient(above: Sequence[float], below: Sequence[float]) -> float:
-    """Returns the median of the ratios of turns."""
-    return median(first / second for first, second in zip(above, below, strict=True))
+def in_loading_order(families: Sequence[tuple[Family, list[str]]]) -> list[tuple[Family, list[str]]]:
+    """Returns first those that need much memory only while they are loaded."""
+    return sorted(families, key=lambda each: -each[0].while_loading)
 
 
-@dataclass
-class Side:
-    """What is measured of a way.
-
-    token: returns the seconds of a token of an autoregressive generation; None if it has passes alone
-    begin: makes the passes ready after a generation
-    model: by which the distributions are compared; None if the way shows none
-    """
-
-    passes: Passes
-    token: Callable[[], float] | None
-    num_bytes: float | None
-    begin: Callable[[], object] = lambda: None
-    model: CausalLM | None = None
-
-
-@dataclass(frozen=True)
-class Given:
-    """What the ways read: a checkpoint, a GGUF file of the same model, and the ids of a text."""
-
-    name: str
-    gguf: str | None
-    ids: list[int]
-
-    @property
-    def gguf_file(self) -> str:
-        if self.gguf is None:
-            raise ConfigError("no GGUF file is given: take --gguf FILE")
-        return self.gguf
-
-
-def passes_of(model: CausalLM, ids: list[int]) -> Passes:
-    """Returns passes over the tokens after the first CONTEXT of `ids`, which are cached."""
-
-    def read(length: int) -> None:
-        model.score(ids[: CONTEXT + length], length)
-        model.rollback(CONTEXT)
-
-    return {length: lambda length=length: read(length) for length in LENGTHS}  # type: ignore[misc]
-
-
-def side_of(model: CausalLM, ids: list[int], token: Callable[[], float] | None = None) -> Side:
-    room = max(len(ids), CONTEXT + NUM_TOKENS, CONTEXT + max(LENGTHS))
-    if model.static is None:
-        model.sequence.make_room(room)
-    else:
-        model.static.reserve(room, LENGTHS)
-
-    def begin() -> None:
-        model.reset()
-        model.score(ids[:CONTEXT], 1)
-
-    def alone() -> float:
-        return token_seconds(model, ids[:CONTEXT])[0]
-
-    return Side(passes_of(model, ids), token or alone, work_of(model).bytes_read(1, CONTEXT), begin, model)
-
-
-class Times(BaseStreamer):
-    """The times at which `generate` writes its tokens."""
-
-    def __init__(self) -> None:
-        self.seconds: list[float] = []
-
-    def put(self, value: torch.Tensor) -> None:
-        self.seconds.append(HOST.now())
-
-    def end(self) -> None:
-        pass
-
-
-def plain_model(name: str) -> CausalLM:
-    """Returns a checkpoint whose passes are transformers', with torch's own products and attention."""
-    network = AutoModelForCausalLM.from_pretrained(name, dtype=torch.bfloat16).eval()
-    model = CausalLM(network, AutoTokenizer.from_pretrained(name), name, None)
-    assert isinstance(model.sequence, EagerSequence)
-    model.sequence.groups_heads = False
-    return model
-
-
-def transformers_side(given: Given) -> Side:
-    model = plain_model(given.name)
-    prompt = torch.tensor([given.ids[:CONTEXT]])
-
-    def token() -> float:
-        times = Times()
-        model.model.generate(
-            prompt, attention_mask=torch.ones_like(prompt), min_new_tokens=NUM_TOKENS, max_new_tokens=NUM_TOKENS,
-            do_sample=False, streamer=times, pad_token_id=0,
-        )  # fmt: skip
-        _, first, *others = times.seconds  # the prompt comes first
-        return (others[-1] - first) / len(others)
-
-    return side_of(model, given.ids, token)
-
-
-def loaded_side(given: Given, **options: Any) -> Side:
-    return side_of(load_model(given.name, device="cpu", dtype="bfloat16", **options), given.ids)
-
-
-def llama_cpp_side(given: Given) -> Side:
-    return side_of(load_model(given.gguf_file, device="cpu", engine="llama.cpp"), given.ids)
-
-
-def bare_side(given: Given) -> Side:
-    """The calls of tools.engines.gguf, with arrays that are filled before."""
-    side = llama_cpp_side(given)
-    model, ids = side.model, given.ids
-    assert model is not None
-    side.begin()
-    context = context_of(model)
-    batches = {length: Bare(context, ids[CONTEXT : CONTEXT + length], CONTEXT) for length in LENGTHS}
-    steps = [Bare(context, [ids[CONTEXT + place]], CONTEXT + place) for place in range(NUM_TOKENS)]
-
-    def read(length: int) -> None:
-        batches[length]()
-        context.cut(CONTEXT)
-
-    def token() -> float:
-        seconds = seconds_of(lambda: run_all(steps))
-        context.cut(CONTEXT)
-        return seconds / len(steps)
-
-    side.passes = {length: lambda length=length: read(length) for length in LENGTHS}  # type: ignore[misc]
-    side.token, side.model = token, None  # its distributions are the engine's
-    return side
-
-
-def openvino_side(given: Given) -> Side:
-    """OpenVINO has no passes that can be called alone. What its tokens read is unknown: it packs the weights anew."""
-    try:
-        genai: Any = importlib.import_module("openvino_genai")
-    except ModuleNotFoundError as error:
-        raise ConfigError("openvino_genai is not installed: pip install openvino-genai") from error
-    try:
-        pipeline = genai.LLMPipeline(given.gguf_file, "CPU", INFERENCE_NUM_THREADS=torch.get_num_threads())
-    except RuntimeError as error:
-        raise ConfigError(f"OpenVINO GenAI cannot load it: {str(error).strip().splitlines()[-1]}") from error
-    tensor: Any = importlib.import_module("openvino").Tensor
-    prompt = tensor(torch.tensor([given.ids[:CONTEXT]]).numpy())
-    inputs = genai.TokenizedInputs(prompt, tensor(torch.ones(1, CONTEXT, dtype=torch.int64).numpy()))
-    config = genai.GenerationConfig(max_new_tokens=NUM_TOKENS, do_sample=False, ignore_eos=True)
-
-    def token() -> float:
-        made = pipeline.generate(inputs, config)
-        assert made.perf_metrics.get_num_generated_tokens() == NUM_TOKENS
-        return float(made.perf_metrics.get_tpot().mean) / 1e3
-
-    return Side({}, token, None)
-
-
-def onnxruntime_side(given: Given) -> Side:
-    """As OpenVINO's, but with weights in 4 bits that ONNX Runtime's own builder makes of the checkpoint."""
-    if not Path(given.name).is_dir():
-        raise ConfigError(f"its builder reads a folder, and '{given.name}' is none")
-    try:
-        genai: Any = importlib.import_module("onnxruntime_genai")
-    except ImportError as error:
-        raise ConfigError(f"{error}: pip install onnxruntime-genai onnxruntime onnx onnx-ir") from error
-    folder = tempfile.TemporaryDirectory()
-    words = f"-i {given.name} -o {folder.name} -p int4 -e cpu -c {folder.name}".split()
-    builder = [sys.executable, "-m", "onnxruntime_genai.models.builder", *words]
-    made = subprocess.run(builder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
-    if made.returncode:
-        raise ConfigError(f"its builder does not convert the checkpoint: {made.stderr.strip().splitlines()[-1]}")
-    config = genai.Config(folder.name)
-    threads = {"intra_op_num_threads": torch.get_num_threads()}
-    config.overlay(json.dumps({"model": {"decoder": {"session_options": threads}}}))
-    model = genai.Model(config)
-
-    def token() -> float:
-        assert folder  # it lives as long as the model
-        options = genai.GeneratorParams(model)
-        length = CONTEXT + NUM_TOKENS
-        options.set_search_options(max_length=length, min_length=length, do_sample=False)
-        generator = genai.Generator(model, options)
-        generator.append_tokens(given.ids[:CONTEXT])
-        generator.generate_next_token()
-
-        def others() -> None:
-            for _ in range(NUM_TOKENS - 1):
-                generator.generate_next_token()
-
-        return seconds_of(others) / (NUM_TOKENS - 1)
-
-    return Side({}, token, None)
-
-
-def frozen_side(given: Given) -> Side:
-    """Compiles whole passes over static buffers, in which the weights are constants that the compiler packs."""
-    model = plain_model(given.name)
-    network = model.model
-    start = torch.tensor(CONTEXT)
-    layers = [
-        StaticLayer(bool(getattr(layer, "is_sliding", False)), CONTEXT + max(LENGTHS), start, None)
-        for layer in preallocated_cache(network.config, model.name).layers
-    ]
-    named = {cache_parameter(network.forward): Cache(layers=[*layers]), "use_cache": True}
-
-    def forward(tokens: torch.Tensor) -> torch.Tensor:
-        places = start + torch.arange(tokens.shape[1])
-        logits: torch.Tensor = network(input_ids=tokens, position_ids=places[None], **named).logits
-        return logits
-
-    made: Passes = {}
-    with torch._inductor.config.patch(freezing=True):  # it counts while the weights are traced
-        forward(torch.tensor([given.ids[:1]]))  # allocates the buffers
-        for length in LENGTHS:
-            tokens = torch.tensor([given.ids[CONTEXT : CONTEXT + length]])
-            compiled = torch.compile(lambda tokens: forward(tokens), fullgraph=True, dynamic=False)
-            compiled(tokens)
-            made[length] = lambda compiled=compiled, tokens=tokens: compiled(tokens)  # type: ignore[misc]
-    return Side(made, None, work_of(model).bytes_read(1, CONTEXT))
-
-
-SIDES: dict[str, Callable[[Given], Side]] = {
-    "transformers": transformers_side,
-    "eager": loaded_side,
-    "compiled": lambda given: loaded_side(given, engine="compiled"),
-    "int8": lambda given: loaded_side(given, quantize="int8"),
-    "int4": lambda given: loaded_side(given, quantize="int4"),
-    "llama.cpp": llama_cpp_side,
-    "llama.cpp bare": bare_side,
-    "openvino": openvino_side,
-    "onnxruntime": onnxruntime_side,
-    "frozen": frozen_side,
-}
-
-
+@torch.inference_mode()
 def log_probs(model: CausalLM, ids: list[int]) -> torch.Tensor:
-    """Returns the log-probabilities after each token of a text: [num_tokens, vocab_size]."""
+    """Returns the log-probabilities after each token of a text, [num_tokens, vocab_size], of passes over one token."""
     model.reset()
-    found = model.score(ids, len(ids)).logits.float().log_softmax(-1)
+    rows = [model.score(ids[: place + 1], 1).logits[0].float().log_softmax(-1) for place in range(len(ids))]
     model.reset()
-    return found
+    return torch.stack(rows)
+
+
+@torch.inference_mode()
+def in_pass(side: Side) -> InPass:
+    """Counts and times the products with weights in passes over one token, as torch's profiler sees them."""
+    side.begin()
+    calls, seconds = 0, []
+    for _ in range(PROFILED):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            side.passes[1]()
+        found = [event for event in profile.key_averages() if event.key in KERNELS]
+        calls = sum(event.count for event in found)
+        seconds.append(sum(event.cpu_time_total for event in found) / 1e6)
+    return InPass(calls, median(seconds))
 
 
 @dataclass
-class Measured:
-    """The lines of the ways, the rates of their products by shape, and why others could not be run."""
+class Group:
+    """Ways that take turns with each other. `left_out`: why others could not be run."""
 
-    lines: list[Line] = field(default_factory=list)
-    products: list[str] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
-    expected: torch.Tensor | None = None  # of the first way
+    sides: dict[str, Side] = field(default_factory=dict)
+    lines: dict[str, Line] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
 
-    def measure(self, given: Given, ways: Sequence[str], num_turns: int, say: Say) -> None:
-        """Adds ways that are loaded at once, and takes turns with them."""
-        sides = [self.prepared(given, way, say) for way in ways]
-        ready = [each for each in sides if each is not None]
+    def load(self, given: Given, families: Sequence[tuple[Family, list[str]]], say: Say) -> None:
+        for family, ways in in_loading_order(families):
+            say(f"loading {', '.join(ways)}")
+            try:
+                for way, side in family.sides(given, ways):
+                    self.sides[way] = side
+            except ConfigError as error:
+                reason = " ".join(str(error).replace(given.name, Path(given.name).name).split())
+                self.left_out |= {way: reason for way in ways if way not in self.sides}
+        loaded, self.sides = self.sides, {}
+        self.sides |= {way: loaded[way] for _, ways in families for way in ways if way in loaded}
+        for way, side in self.sides.items():
+            self.lines[way] = new_line(way, side, [each for each in self.sides if each != way])
+
+    def take_turns(self, num_turns: int, say: Say) -> None:
+        if not self.sides:
+            return
+        known = [int(side.num_bytes) for side in self.sides.values() if side.num_bytes is not None]
+        benchmark = RateBenchmark(torch.device("cpu"), torch.bfloat16, min([MOST_BYTES, *known]))
         for turn in range(-1, num_turns):  # the first one does not count
-            for line, side, benchmark in ready:
-                say(f"{line.way}: turn {turn + 1} of {num_turns}")
-                self.take_turn(line, side, benchmark, counts=turn >= 0)
-        for line, side, _ in ready:
-            self.lines.append(line)
-            say(" | ".join(line.cells()))
-            for rate in (
-                product_rates(side.model.model) if side.model and line.way not in ("compiled", "llama.cpp") else ()
-            ):
-                self.products.append(
-                    f"{line.way}: {rate.number} × {rate.in_features} → {rate.out_features} ({rate.kind}), "
-                    f"{rate.num_bytes / 1e6:.0f} MB: {rate.bytes_per_second / 1e9:.1f} GB/s"
-                )
+            for way in list(self.sides)[:: -1 if turn % 2 else 1]:
+                say(f"{way}: turn {turn + 1} of {num_turns}")
+                take_turn(self.lines[way], self.sides[way], benchmark, counts=turn >= 0)
 
-    def prepared(self, given: Given, way: str, say: Say) -> tuple[Line, Side, RateBenchmark] | None:
-        say(f"{way}: loading")
-        began = time.perf_counter()
-        try:
-            side = SIDES[way](given)
-        except ConfigError as error:
-            self.left_out.append(f"{way}: {error}")
-            return None
-        side.begin()
-        for call in side.passes.values():
-            call()
-        line = Line(way, time.perf_counter() - began, side.num_bytes)
-        if side.model is not None:
-            found = log_probs(side.model, given.ids)
-            self.expected = found if self.expected is None else self.expected
-            shared = min(found.shape[-1], self.expected.shape[-1])  # GGUF files may leave out padding
-            expected, found = (each[:, :shared] for each in (self.expected, found))
-            line.divergence = float((expected.exp() * (expected - found)).sum(-1).mean())
-            line.flips = float((expected.argmax(-1) != found.argmax(-1)).double().mean())
-        num_bytes = UNKNOWN_BYTES if side.num_bytes is None else int(side.num_bytes)
-        return line, side, RateBenchmark(torch.device("cpu"), torch.bfloat16, num_bytes)
-
-    def take_turn(self, line: Line, side: Side, benchmark: RateBenchmark, *, counts: bool) -> None:
-        side.begin()
-        seconds = {length: seconds_of(call) for length, call in side.passes.items()}
-        rate = benchmark.rates().bytes_per_second
-        token = seconds[1] if side.token is None else side.token()
-        if counts:
-            for length, value in seconds.items():
-                line.passes.setdefault(length, []).append(value)
-            line.rates.append(rate)
-            line.token.append(token)
+    def examine(self, ids: list[int], expected: torch.Tensor, say: Say) -> None:
+        """Compares distributions with the expected ones, and times products alone and within a pass."""
+        for way, line in self.lines.items():
+            model = self.sides[way].model
+            if model is None:
+                continue
+            say(f"{way}: distributions and products")
+            found = log_probs(model, ids)
+            shared = min(found.shape[-1], expected.shape[-1])  # GGUF files may leave out padding
+            right, found = expected[:, :shared], found[:, :shared]
+            line.divergence = float((right.exp() * (right - found)).sum(-1).mean())
+            line.flips = float((right.argmax(-1) != found.argmax(-1)).double().mean())
+            if model.engine != "llama.cpp":
+                line.products = [
+                    Product(each.kind, each.number, each.in_features, each.out_features, each.num_bytes,
+                            each.bytes_per_second)
+                    for each in product_rates(model.model)
+                ]  # fmt: skip
+                line.in_pass = in_pass(self.sides[way])
 
 
-def measured(given: Given, ways: Sequence[str], num_turns: int, say: Say, together: bool = False) -> Measured:
-    found = Measured()
-    for group in [ways] if together else [[way] for way in ways]:
-        found.measure(given, group, num_turns, say)
+def new_line(way: str, side: Side, others: list[str]) -> Line:
+    packages = (LLAMA_CPP,) if way.startswith("llama.cpp") else ()
+    known = environment("cpu", "bfloat16", "sdpa", packages=packages)
+    versions = {name: known["versions"][name] for name in ("torch", "transformers", *packages)}
+    return Line(known["commit"], known["device"], versions, 0.0, others, side.ready, side.num_bytes)
+
+
+def take_turn(line: Line, side: Side, benchmark: RateBenchmark, *, counts: bool) -> None:
+    side.begin()
+    seconds = {}
+    for length, call in side.passes.items():
+        number = NUM_SINGLE if length == 1 else 1
+        seconds[length] = sum(seconds_of(call) for _ in range(number)) / number
+    rate = benchmark.rates().bytes_per_second
+    token = seconds[1] if side.token is None else side.token()
+    if counts:
+        for length, value in seconds.items():
+            line.passes.setdefault(length, []).append(value)
+        line.rates.append(rate)
+        line.token.append(token)
+
+
+def ready_seconds(given: Given, way: str, threads: int) -> tuple[float, float]:
+    """Returns the seconds until a way's passes are ready in a new process, with an empty cache of the compiler, and
+    with what that process left there. This process then finds the same."""
+    folder = tempfile.mkdtemp(prefix="compiled-")
+    os.environ[CACHE] = folder
+    words = [sys.executable, "-m", "tools.engines.cpu", given.name, "--ready", way, "--threads", str(threads)]
+    cold, warm = (
+        float(subprocess.run(words, cwd=ROOT, env=os.environ, stdout=subprocess.PIPE, text=True, check=True).stdout)
+        for _ in range(2)
+    )
+    return cold, warm
+
+
+def print_ready(given: Given, way: str) -> None:
+    """Prints the seconds until a way's passes are ready."""
+    [family] = [each for each in FAMILIES if way in each.ways]
+    [(_, side)] = family.sides(given, [way])
+    print(side.ready)
+
+
+def measure(
+    given: Given, ways: Sequence[str], num_turns: int, threads: int, say: Say, free: float | None = None,
+    times_ready: bool = True,
+) -> Iterator[Group]:  # fmt: skip
+    """Yields the finished groups. `free`: the bytes that their ways may hold; None: those of the machine.
+    `times_ready`: whether compiled passes are made ready in processes of their own before."""
+    expected: torch.Tensor | None = None
+    for families in groups(given, ways, free or free_memory() or 0.0):
+        compiled = [way for _, group_ways in families for way in group_ways if "compiled" in way]
+        seconds = {}
+        for way in compiled if times_ready else ():
+            say(f"{way}: ready, cold and warm")
+            seconds[way] = ready_seconds(given, way, threads)
+        if expected is None:
+            say("transformers' distributions")
+            expected = log_probs(plain_model(given.name), given.ids)
+        group = Group()
+        group.load(given, families, say)
+        group.take_turns(num_turns, say)
+        group.examine(given.ids, expected, say)
+        for way, line in group.lines.items():
+            line.load = os.getloadavg()[0]
+            if way in seconds:
+                line.ready, line.ready_warm = seconds[way]
+        group.sides.clear()
         gc.collect()
+        yield group
+
+
+def add(records: Records, model: str, gguf: str | None, group: Group) -> None:
+    """Adds the lines of a group to the records of a model; a line that is measured again keeps what it took before."""
+    known = records.models.setdefault(model, {})
+    for way, line in group.lines.items():
+        if (old := known.get(way)) is not None:
+            line.before = [*old.before, Earlier(old.commit, median(old.token), median(old.rates))]
+        known[way] = line
+    reasons = records.left_out.setdefault(model, {})
+    for way in group.lines:
+        reasons.pop(way, None)
+    reasons |= group.left_out
+    if gguf is not None:
+        records.gguf[model] = gguf
+
+
+def read(file: Path, settings: Settings) -> Records:
+    """Returns the records, or empty ones. Raises ConfigError if they were measured with other settings."""
+    if not file.is_file():
+        return Records(settings)
+    found = TypeAdapter(Records).validate_json(file.read_bytes())
+    if found.settings != settings:
+        raise ConfigError(
+            f"{file.name} was measured with {found.settings}, and this would be {settings}: give the same, or another "
+            "--place"
+        )
     return found
 
 
-PAGE_HEAD = """# Ways to compute on a CPU
-
-`{command}` wrote this page on {device} with {threads}, torch {torch} and transformers {transformers}, commit
-{commit}. The load of the machine was {load:.1f} on {cores} cores when it ended; a busy machine is slower than these
-ways are.
-[Large models on a CPU](../notes/cpu.md) says what each way does.
-
-- transformers: its passes in bfloat16 with torch's own products, and the tokens of its own `generate`.
-- eager, compiled, int8, int4: `--engine` and `--quantize`. llama.cpp: `--engine llama.cpp` with the GGUF file beside
-  the checkpoint; bare: the same calls of llama.cpp alone. openvino: OpenVINO GenAI with this file. onnxruntime: ONNX
-  Runtime GenAI with 4-bit weights that its builder makes of the checkpoint, which `ready` includes.
-- token: ms of a token, autoregressive and greedy, after {context} cached ones. pass: ms of a pass over one token.
-- machine: GB/s of copying or summing as many bytes as a token reads, whichever is faster, in the same turn; beside a
-  program whose bytes are unknown, 1 GB. moved: the GB that the machine moves by this rate in the time of a token.
-  Memory is shared with other machines and gives more at some minutes than at others: compare ways by *moved*. share:
-  GB read ÷ moved. v(n): a pass over n tokens ÷ one over a single token. All are medians over {turns} turns{order}.
-- ready: seconds until the passes can be timed. KL, flips: of the next token against the first line, on {text} tokens.
-{weights}"""
-
-
-def weights_of(models: Sequence[str]) -> str:
-    """Returns the line on weights that are not the hub's."""
-    sources = {model.folder: model.source for model in MODELS}
-    known = [f"`{name}` is {sources[name]}" for name in (Path(model).name for model in models) if name in sources]
-    return f"- Weights: {'; '.join(known)}. So no figure here is of quality.\n" if known else ""
-
-
-def page(given: argparse.Namespace, parts: Sequence[tuple[Given, Measured]]) -> Iterator[str]:
-    known = environment("cpu", "bfloat16", "sdpa")
-    names = " ".join(Path(model).name for model in given.models)
-    names += f" --turns {given.turns}" if given.turns != TURNS else ""
-    names += f" --ways '{given.ways}'" if given.ways != ",".join(WAYS) else ""
-    names += " --together" if given.together else ""
-    files = f" --gguf {' '.join(Path(file).name for file in given.gguf)}" if given.gguf else ""
-    yield PAGE_HEAD.format(
-        command=f"python -m tools.engines.cpu {names}{files} --write", device=known["device"].partition(",")[0],
-        threads=f"{given.threads} thread{'s' if given.threads > 1 else ''}", torch=known["versions"]["torch"],
-        transformers=known["versions"]["transformers"], commit=(known["commit"] or "unknown")[:7], context=CONTEXT,
-        load=os.getloadavg()[0], cores=os.cpu_count(),
-        turns=given.turns, text=NUM_TEXT_TOKENS, weights=weights_of(given.models),
-        order=", in which all ways alternate" if given.together else ", one way after another",
-    )  # fmt: skip
-    for model, found in parts:
-        yield f"\n## {Path(model.name).name}\n\n" + markdown_table(HEAD, [line.cells() for line in found.lines]) + "\n"
-        if found.left_out:
-            yield "\nNot run:\n\n" + "".join(f"- {text}\n" for text in found.left_out)
-        yield "\nThe products of one token:\n\n```\n" + "\n".join(found.products) + "\n```\n"
+def write(records: Records, place: Path) -> None:
+    write_atomically(place / "cpu.json", TypeAdapter(Records).dump_json(records, indent=1) + b"\n")
+    write_atomically(place / "cpu.md", "".join(page(records)))
 
 
 def main() -> None:
-    """Measures each way and prints the table."""
+    """Measures the ways and prints the table."""
     parser = argparse.ArgumentParser(
         prog="python -m tools.engines.cpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("models", nargs="+", metavar="MODEL", help="folders or hub ids")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="folders or hub ids")
     parser.add_argument(
         "--gguf", nargs="*", default=[], metavar="FILE", help="GGUF files of the models, in their order"
     )
-    parser.add_argument("--ways", default=",".join(WAYS), help="the others are compared with the first")
+    parser.add_argument("--ways", default=",".join(WAYS), help="separated by commas")
     parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--together", action="store_true", help="load all ways of a model at once")
-    parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
+    parser.add_argument(
+        "--write", action="store_true", help="write cpu.json and cpu.md, and go on with what is missing"
+    )
+    parser.add_argument("--again", action="store_true", help="with --write: measure finished ways again")
+    parser.add_argument("--no-ready", action="store_true", help="time how compiled passes are made ready here only")
+    parser.add_argument("--page-only", action="store_true", help="write cpu.md of cpu.json")
+    parser.add_argument("--place", type=Path, default=PLACE, help="folder of the page and the JSON")
+    parser.add_argument("--ready", metavar="WAY", help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.page_only:
+        records = TypeAdapter(Records).validate_json((given.place / "cpu.json").read_bytes())
+        write_atomically(given.place / "cpu.md", "".join(page(records)))
+        return
+    if not given.models:
+        parser.error("give a model")
     ways = given.ways.split(",")
+    known = [way for family in FAMILIES for way in family.ways]
     for way in ways:
-        if way not in SIDES:
-            parser.error(f"no way is named {way!r}: there are {', '.join(SIDES)}")
+        if way not in known:
+            parser.error(f"no way is named {way!r}: there are {', '.join(known)}")
     if len(given.gguf) > len(given.models):
         parser.error("more GGUF files than models")
     torch.set_num_threads(given.threads)
     if given.threads == 1:
         HOST.leave_out_waits()
-    parts = []
+    settings = Settings(given.threads, given.turns, CONTEXT, NUM_TOKENS, NUM_TEXT_TOKENS, list(LENGTHS))
+    try:
+        records = read(given.place / "cpu.json", settings) if given.write else Records(settings)
+    except ConfigError as error:
+        parser.error(str(error))
+    say = partial(print, file=sys.stderr, flush=True)
     for place, name in enumerate(given.models):
         tokenizer = AutoTokenizer.from_pretrained(name)
         ids: list[int] = tokenizer(TEXT.read_text(encoding="utf-8"))["input_ids"][:NUM_TEXT_TOKENS]
         model = Given(name, given.gguf[place] if place < len(given.gguf) else None, ids)
+        short, gguf = Path(name).name, model.gguf and Path(model.gguf).name
+        if given.ready:
+            print_ready(model, given.ready)
+            return
+        finished = records.models.get(short, {})
+        missing = [way for way in ways if given.again or way not in finished]
+        began = time.perf_counter()
         with torch.no_grad():
-            found = measured(model, ways, given.turns, partial(print, file=sys.stderr, flush=True), given.together)
-        parts.append((model, found))
-        print(f"\n{name}\n" + markdown_table(HEAD, [line.cells() for line in found.lines]))
-        print("\n".join((*(f"not run: {text}" for text in found.left_out), *found.products)), flush=True)
-        if given.write:
-            PAGE.write_text("".join(page(given, parts)), encoding="utf-8")
+            for group in measure(model, missing, given.turns, given.threads, say, times_ready=not given.no_ready):
+                add(records, short, gguf, group)
+                if given.write:
+                    write(records, given.place)
+        lines = records.models.get(short, {})
+        print(f"\n{short}, {time.perf_counter() - began:.0f} s\n")
+        print(markdown_table(HEAD, [line.cells(way, lines) for way, line in lines.items()]))
+        print("\n".join(f"not run: {way}: {text}" for way, text in records.left_out.get(short, {}).items()), flush=True)
 
 
 if __name__ == "__main__":

@@ -90,7 +90,8 @@ Say = Callable[[str], None]
 def checkpoint_bytes(name: str) -> int:
     """Returns the bytes of a checkpoint in bfloat16."""
     network = load_model(name, device="cpu", weights=False).model
-    return 2 * sum(parameter.numel() for parameter in network.parameters())
+    num_parameters: int = sum(parameter.numel() for parameter in network.parameters())
+    return 2 * num_parameters
 
 
 def groups(given: Given, ways: Sequence[str], free: float) -> Iterator[list[tuple[Family, list[str]]]]:

@@ -304,7 +304,7 @@ MISLEADING: dict[str, tuple[Edit, str, str, str]] = {
     "answers that end early": (ends_early, "lengths of answers", "refused", "nobody scored them"),
     "answers that run on": (runs_on, "lengths of answers", "marked", "run on"),
     "answers that end at once": (ends_at_once, "lengths of answers", "marked", "6 of its 6 answers and 6 of ar's"),
-    "answers that go on behind an end": (goes_on, "lengths of answers", "marked", "6 of its 6 answers and 6 of ar's go"),
+    "answers that go on behind an end": (goes_on, "lengths of answers", "marked", "and 6 of ar's go on behind"),
     "a speed-up that τ does not allow": (slow_baseline, "impossible speed", "refused", "is not possible with"),
     "a baseline slowed throughout": (slow_passes_of_baseline, "impossible speed", "refused", "is not possible with"),
     "a prescribed acceptance rate": (prescribed, "no drafter", "marked", "α is prescribed (0.9)"),

@@ -477,8 +477,8 @@ TOLD = {
     ),
     "past_end": (
         "5 of its 6 answers and 6 of ar's go on behind a token that marks the end of a text and is no end token of "
-        "this run (90 <|endoftext|>), with 53.1% of its tokens and 2.0% of ar's behind it, which count in speed, acceptance "
-        "and scores",
+        "this run (90 <|endoftext|>), with 53.1% of its tokens and 2.0% of ar's behind it, which count in speed, "
+        "acceptance and scores",
         ": add it to the stop strings (--set 'generation.stop=[\"<|endoftext|>\"]', with the task's own), or to "
         "eos_token_id in generation_config.json of the target's folder",
     ),

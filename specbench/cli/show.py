@@ -205,6 +205,8 @@ def model_lines(name: str) -> Iterator[str]:
         f"begin: {' '.join(tokenizer.convert_ids_to_tokens(begin_ids(tokenizer))) or 'none'}",  # of texts without chat
         f"end: {', '.join(ends) or 'none, so that only stop strings and lengths end answers'}",
     ]
+    if unused := ", ".join(f"{index} {token}" for token, index in model.unused_ends.items()):
+        lines.append(f"no end here, although named like one: {unused}")
     if stops := getattr(generation, "stop_strings", None):
         listed = stops if isinstance(stops, str) else ", ".join(stops)
         lines.append(f"stop strings of generation_config.json, which runs do not use: {listed}")

@@ -13,6 +13,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.values import text_digest
 from specbench.models.chat_template import ChatTemplate
 from specbench.models.eager import UNKNOWN, CachedSequence, EagerSequence
+from specbench.models.gguf.header import TEXT_ENDS, turn_ends
 from specbench.models.meters import Clock, PassLog
 from specbench.models.scoring import Draft, Output, Sampler, ScoringModel
 from specbench.models.vocabulary import Vocabulary
@@ -46,8 +47,6 @@ def ids_digest(ids: Iterable[int]) -> str:
 class TextModel:
     """What a decoder needs of a model: tokenizer, context limit and end tokens. Its passes may run anywhere."""
 
-    told_ends: str | None = None  # the tokens that end answers, if no file of the checkpoint names just these
-
     def __init__(
         self, tokenizer: Any, name: str, revision: str | None, *, eos_token_ids: frozenset[int],
         context_limit: int | None, vocab_size: int,
@@ -80,6 +79,22 @@ class TextModel:
         found = {str(token): index for index, token in added.items() if token.special}
         named = (str(token) for token in self.tokenizer.all_special_tokens)
         return found | {token: self.vocabulary[token] for token in named if token in self.vocabulary}
+
+    @property
+    def told_ends(self) -> str:
+        """The tokens that end answers, as rows have them: "0 <|endoftext|>, 2 <|im_end|>"."""
+        tokens = {index: self.tokenizer.convert_ids_to_tokens(index) for index in sorted(self.eos_token_ids)}
+        return ", ".join(f"{index} {token or ''}".strip() for index, token in tokens.items()) or "none"
+
+    @property
+    def unused_ends(self) -> dict[str, int]:
+        """The ids of special tokens that end a text or a turn by their name and yet end no answer here, by their text:
+        a checkpoint's files may name too few end tokens."""
+        special = {token.encode(): index for token, index in self.special_tokens.items()}
+        marks = turn_ends(special) | TEXT_ENDS.intersection(special)
+        found = {self.tokenizer.eos_token, *(mark.decode() for mark in marks)} & self.special_tokens.keys()
+        ids = {token: self.special_tokens[token] for token in sorted(found)}
+        return {token: index for token, index in ids.items() if index not in self.eos_token_ids}
 
     def decode_text(self, token_ids: Sequence[int], keep: tuple[str, ...] = ()) -> str:
         """Returns the text of tokens. Special tokens are dropped, except those that occur in one of the texts of

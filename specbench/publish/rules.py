@@ -522,8 +522,8 @@ SHORTER = 0.9  # tokens of a method ÷ AR's: below it, answers end early
 
 
 def lengths(each: RuledRow) -> Iterator[Finding]:
-    """Finds answers that end where AR's go on, unless a score shows that nothing is lost, answers that run on,
-    and rows most of whose answers end with their first token."""
+    """Finds answers that end where AR's go on, unless a score shows that nothing is lost, answers that run on or go on
+    behind an end, and rows most of whose answers end with their first token."""
     row = each.row
     tokens = [[float(a.num_new_tokens) for a in side] for side in (each.own, each.baseline)]
     ratio = Resampler.of(each.own, row.seed).ratio(*tokens)
@@ -536,8 +536,9 @@ def lengths(each: RuledRow) -> Iterator[Finding]:
     if each.ar is not None and runs_on(row, each.ar):
         (line,) = runs_on_lines([row], [row.method_name], each.ar)
         yield each.found("marked", line.removeprefix("‡ "))
-    if text := each.warning("ends_at_once"):
-        yield each.found("marked", text)
+    for code in ("ends_at_once", "past_end"):
+        if text := each.warning(code):
+            yield each.found("marked", text)
 
 
 def _lost(row: Row) -> str | None:

@@ -26,6 +26,7 @@ from specbench.specs.task import TaskSpec
 DATE = "template_date"
 PRODUCTS = "products"  # how eager passes on a CPU multiply, by model
 REVISIONS = "data_revisions"  # the commit of each subset's data on the hub
+UNUSED_ENDS = "unused_ends"  # special tokens that end texts by their name and end no answer of the run: ids by text
 
 
 class RunFolder(ResumableFolder):
@@ -205,6 +206,13 @@ def revisions_of(identity: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the commits of the data in an identity, by subset."""
     found = identity.get(REVISIONS)
     return found if isinstance(found, Mapping) else {}
+
+
+def unused_ends_of(identity: Mapping[str, Any]) -> dict[int, str]:
+    """Returns the texts of the special tokens that end texts by their name and end no answer of a run, by id."""
+    found = identity.get(UNUSED_ENDS)
+    pairs = found.items() if isinstance(found, Mapping) else ()
+    return {index: text for text, index in pairs if type(index) is int and 0 <= index < 2**31}
 
 
 FILE = "specs.json"

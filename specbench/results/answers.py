@@ -8,7 +8,7 @@ temporary file.
 import hashlib
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import lru_cache
 from itertools import zip_longest
@@ -117,6 +117,7 @@ class Answer(msgspec.Struct, kw_only=True, gc=False, array_like=True):
     is_drafted_alone: bool
     num_new_tokens: int
     num_loop_tokens: int  # that repeat themselves (records.loops)
+    end_passed: tuple[int, int] | None  # the first unused end, and the number of tokens behind it; see `end_passed_by`
     num_timed_tokens: int
     num_steps: int
     num_drafted: int
@@ -166,14 +167,14 @@ class Answer(msgspec.Struct, kw_only=True, gc=False, array_like=True):
     @classmethod
     def of(
         cls, generation: Generation, decodes_with: str = "target", of_record: Mapping[str, Any] = {},
-        language: str | None = None, is_baseline: bool = False,
+        language: str | None = None, is_baseline: bool = False, unused_ends: Collection[int] = (),
     ) -> Self:  # fmt: skip
         """Returns the numbers of a generation, with each pass under the model that ran it: the decode loop lists all
         passes of a model that decodes alone under the target.
 
         `decodes_with`: the method's; for "random" the generation names the model in `decoded_by`. `of_record`: the
-        fields of `record_fields`. `language`: the code of the language that the text is tested for. Raises ValueError
-        for a generation without `decoded_by`.
+        fields of `record_fields`. `language`: the code of the language that the text is tested for. `unused_ends`: of
+        the target, see `end_passed_by`. Raises ValueError for a generation without `decoded_by`.
         """
         g, steps, total = generation, generation.steps, generation.steps.total
         decoder = g.decoded_by if decodes_with == "random" else decodes_with
@@ -195,7 +196,7 @@ class Answer(msgspec.Struct, kw_only=True, gc=False, array_like=True):
             text_digest=_digest(g.text.encode("utf-8", "surrogatepass")),
             finish=g.finish, route=g.route, is_tree=g.is_tree, is_external=g.is_external, is_served=g.is_served,
             is_drafted_alone=is_alone, num_new_tokens=g.num_new_tokens, num_loop_tokens=loop_tokens_of(g),
-            num_timed_tokens=g.num_timed_tokens,
+            end_passed=None if is_alone else end_passed_by(g, unused_ends), num_timed_tokens=g.num_timed_tokens,
             num_steps=len(steps), num_drafted=g.num_drafted, num_draft_levels=total.drafted,
             num_verified=total.verified, num_accepted=total.accepted, num_emitted=total.emitted,
             target_passes=target_passes, emitted_by_passes=_emitted_by_passes(g, target_passes),
@@ -310,6 +311,16 @@ def loop_tokens_of(g: Generation) -> int:
     return count_loop_tokens(g.token_ids[:-1] if g.finish == "eos" else g.token_ids)
 
 
+def end_passed_by(g: Generation, unused_ends: Collection[int]) -> tuple[int, int] | None:
+    """Returns the first token of `unused_ends` before the last token of an answer, and the number of tokens behind it;
+    None if there is none. They are special tokens that end texts by their name, but no end tokens of the run."""
+    if not unused_ends:
+        return None
+    ids = np.asarray(g.token_ids)[:-1]
+    places = np.flatnonzero(np.isin(ids, list(unused_ends)))
+    return (int(ids[places[0]]), len(ids) - int(places[0])) if len(places) else None
+
+
 def _token_passes(passes: PassTimes) -> NDArray[np.float64]:
     return np.array(passes.seconds)[np.array(passes.query_lengths) == 1] if passes else NONE
 
@@ -399,10 +410,12 @@ def answers_of(
 
 
 def _answer(
-    record: Record, of_record: Mapping[str, Any], method: str, decodes_with: str, language: str | None
-) -> Answer:
+    record: Record, of_record: Mapping[str, Any], method: str, decodes_with: str, language: str | None,
+    unused_ends: Collection[int] = (),
+) -> Answer:  # fmt: skip
     try:
-        return Answer.of(record.methods[method], decodes_with, of_record, language, is_baseline=method == BASELINE)
+        is_baseline = method == BASELINE
+        return Answer.of(record.methods[method], decodes_with, of_record, language, is_baseline, unused_ends)
     except ValueError as error:
         raise ValueError(f"record of {record.name}: {method}: {error}") from error
 
@@ -451,14 +464,16 @@ class RunAnswers:
     Of a run with more than MOST_KEPT answers, memory holds AR's and those of the method that was asked for last; a
     temporary file holds the others. `decodes_with`: of each method. `problems`: how often answers have no score, by
     task and reason. `looping`: the prompts to which some method, AR included, gave an answer with a loop.
+    `unused_ends`: see `end_passed_by`.
     """
 
     def __init__(
-        self, decodes_with: Mapping[str, str], languages: Languages, records: RecordStore | None = None
-    ) -> None:
+        self, decodes_with: Mapping[str, str], languages: Languages, records: RecordStore | None = None,
+        unused_ends: Collection[int] = (),
+    ) -> None:  # fmt: skip
         self.problems: Counter[tuple[str, str]] = Counter()
         self.looping: set[Key] = set()  # turn and repeat 0
-        self._decodes_with, self._languages = decodes_with, languages
+        self._decodes_with, self._languages, self._unused_ends = decodes_with, languages, unused_ends
         self._answers: dict[tuple[str, str], dict[Key, Answer]] = {}
         self._files: dict[tuple[str, str], AnswerFile] = {}
         self._num_answers = 0
@@ -472,7 +487,7 @@ class RunAnswers:
         language = self._languages.get(record.task, {}).get(record.subset)
         for method, generation in record.methods.items():
             self.problems.update([(record.task, generation.problem)] if generation.problem else [])
-            answer = _answer(record, of_record, method, self._decodes_with[method], language)
+            answer = _answer(record, of_record, method, self._decodes_with[method], language, self._unused_ends)
             if answer.num_loop_tokens:
                 self.looping.add(prompt_of(answer.key))
             self._keep((answer.task, method), answer)

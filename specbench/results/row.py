@@ -262,7 +262,7 @@ class RowWarning(FilePart):
     code: Literal[
         "wide_interval", "few_prompts", "ar_drift", "not_steady", "implausible", "trained_on_test",
         "misread_head", "loops", "ends_at_once", "cheap_passes", "uneven_drafts", "few_orders", "uneven_sessions",
-        "busy",
+        "busy", "past_end",
         # of servers
         "baseline_unchecked", "drafts_nothing", "caches_unknown", "memory_not_stated", "settings_differ", "learns",
         "slow_client", "read_late", "answers_differ", "few_turns", "tokenizer_unchecked", "idle_unchecked",
@@ -325,8 +325,8 @@ class Row(FilePart):
     # the other's GGUF file; null: other weights, or not known
     products: str | None = None  # of eager passes on a CPU: packed, plain (a probe found them faster), or a kind for
     # target and drafter each; null: nothing was packed, or the row is of an earlier version
-    end_tokens: str | None = None  # that end the answers of a GGUF file in this process, with their ids: those of its
-    # keys, and control tokens by their text; null: those of the checkpoint's files, or not recorded
+    end_tokens: str | None = None  # of the target, which end answers as stop strings do, with their ids; null: of a
+    # server, or of a run of an earlier version, which told them of GGUF files only
     memory: str | None = None  # of other prompts: cold, warm, warm half, shuffled or repeat; null: the drafter has none
     sampling: RowSampling
     dtype: str

@@ -13,7 +13,15 @@ from specbench.core.console import counted
 from specbench.core.environment import is_installed
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.files import locked
-from specbench.records.folder import ENVIRONMENT, RecordedMethod, RunFolder, read_method_specs, read_methods, read_tasks
+from specbench.records.folder import (
+    ENVIRONMENT,
+    RecordedMethod,
+    RunFolder,
+    read_method_specs,
+    read_methods,
+    read_tasks,
+    unused_ends_of,
+)
 from specbench.records.folder import FILE as SPECS
 from specbench.records.records import RECORDS, Key, Record, RecordFile, keys_of
 from specbench.records.store import RecordList, RecordStore
@@ -105,7 +113,12 @@ class RecordedRun:
 
     def _read_answers(self, languages: Languages, hear: Callable[[Record, bytes], None] | None = None) -> RunAnswers:
         """If the records are not read yet, one pass reads both."""
-        answers = RunAnswers({name: method.decodes_with for name, method in self.methods.items()}, languages)
+        decodes_with = {name: method.decodes_with for name, method in self.methods.items()}
+        try:
+            unused_ends = unused_ends_of(self.identity)
+        except ConfigError:  # a comparison does without it, and a row that is computed again tells what is wrong
+            unused_ends = {}
+        answers = RunAnswers(decodes_with, languages, unused_ends=unused_ends)
         if "records" in vars(self):
             for record in self.records.values():
                 answers.add(record)

@@ -1,13 +1,15 @@
 """The warnings of a row: reasons to doubt its speed-up, each with its number and a remedy."""
 
+import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from specbench.core.console import counted
+from specbench.records.folder import unused_ends_of
 from specbench.records.generation import WarmUpRecord
 from specbench.results.answers import Answer, joined
 from specbench.results.conditions import differences
@@ -102,7 +104,7 @@ def warnings_of(
     identity: Mapping[str, Any] | None = None,
 ) -> tuple[RowWarning, ...]:  # fmt: skip
     """Returns the warnings of a row. `own`, `baseline`: its answers and AR's. `num_trained_on`: the number of measured
-    prompts on which its drafter was trained. `identity`: the content of run.json, for a served row."""
+    prompts on which its drafter was trained. `identity`: the content of run.json."""
     texts = {
         "wide_interval": wide_interval(row),
         "few_prompts": few_prompts(row),
@@ -117,6 +119,7 @@ def warnings_of(
         "misread_head": misread_head(row, own),
         "loops": loops(row),
         "ends_at_once": ends_at_once(row, own, baseline),
+        "past_end": past_end(row, own, baseline, unused_ends_of(identity or {})),
         "cheap_passes": cheap_passes(row, own, baseline),
         "uneven_drafts": uneven_drafts(row, own, baseline),
         "few_orders": few_orders(row),
@@ -330,6 +333,38 @@ def ends_at_once(row: Row, own: Sequence[Answer], baseline: Sequence[Answer]) ->
         f"{nums[0]} of its {counted(len(own), 'answer')}{of_baseline} end with their first token, a stop string or an "
         "end token, so only the others tell its speed: see the prompts with `specbench sample`, and change the "
         "template (--chat), or the stop strings (--set generation.stop=[])"
+    )
+
+
+def past_end(row: Row, own: Sequence[Answer], baseline: Sequence[Answer], ends: Mapping[int, str]) -> str | None:
+    """Warns of answers that go on behind a token that ends texts by its name and is no end token of the run. AR may
+    write little there, before it comes to a stop string that a lossy method misses. `ends`: the texts of such tokens by
+    id."""
+    passed = [[each.end_passed for each in side if each.end_passed is not None] for side in (own, baseline)]
+    if not any(passed):
+        return None
+    nums = [sum(each.num_new_tokens for each in side) for side in (own, baseline)]
+    shares = [
+        sum(behind for _, behind in side) / max(1, whole) for side, whole in zip(passed, nums, strict=True)
+    ]  # fmt: skip
+    answers, tokens = (
+        ("", "") if row.is_baseline else (f" and {len(passed[1])} of ar's", f" and {shares[1]:.1%} of ar's")
+    )
+    found = {token: ends[token] for token in sorted({token for side in passed for token, _ in side})}
+    return (
+        f"{len(passed[0])} of its {counted(len(own), 'answer')}{answers} go on behind a token that marks the end of a "
+        f"text and is no end token of this run ({', '.join(f'{token} {text}' for token, text in found.items())}), with "
+        f"{shares[0]:.1%} of its tokens{tokens} behind it, which count in speed, acceptance and scores: "
+        f"{end_remedy(found.values())}"
+    )
+
+
+def end_remedy(texts: Iterable[str]) -> str:
+    """Returns what to do about special tokens that do not end answers."""
+    listed = json.dumps(list(texts), ensure_ascii=False)
+    return (
+        f"add it to the stop strings (--set 'generation.stop={listed}', with the task's own), or to eos_token_id in "
+        "generation_config.json of the target's folder"
     )
 
 

@@ -24,7 +24,7 @@ from specbench.models.batch_width import (
 from specbench.models.near_ties import Divergence, find_differences
 from specbench.models.own_passes import OwnPasses
 from specbench.models.scoring import ScoringModel
-from specbench.records.folder import add_environment, write_specs
+from specbench.records.folder import add_environment, unused_ends_of, write_specs
 from specbench.records.records import Record
 from specbench.records.store import RecordStore
 from specbench.records.windows import read_windows
@@ -42,7 +42,7 @@ from specbench.running.finished import finished_plan
 from specbench.running.measure import Scheduler, announce_trials, schedulers, trial_seed
 from specbench.running.models import LoadedModels, has_other_vocabulary, load_models, parts, training_prompts
 from specbench.running.plan import Plan, SubsetRun, make_plan
-from specbench.running.progress import Details, RunProgress, report_kept_results
+from specbench.running.progress import Details, EndWatch, RunProgress, report_kept_results
 from specbench.running.prompts import baseline_prompts, uses_chat
 from specbench.running.request import Judge, Request
 from specbench.specs.run import RunSpec
@@ -81,7 +81,7 @@ def execute(
     plan = finished_plan(request, console) if load is None else None
     plan = plan or make_plan(request, console, load or load_models)
     # 3. Measure what the folder lacks, and report it: records, then rows.
-    shown = [*([Details(console)] if is_verbose() else []), RunProgress(console)]
+    shown = [*([Details(console)] if is_verbose() else []), RunProgress(console), EndWatch(console)]
     events = Events(console, [*(shown if listeners is None else listeners), *trackers])
     measured, rows = run_plan(plan, events, request.judge)
     # 4. The leaderboard and the picture that the request names.
@@ -163,7 +163,8 @@ def measure(plan: Plan, scheduler: Scheduler, recorded: RecordStore, events: Eve
     write_specs(plan.folder.path, plan.spec)
     languages = languages_of(plan.spec.tasks, is_installed("lingua"))
     with doing("comparing the answers with AR's"):
-        answers = RunAnswers({each.name: each.decodes_with for each in plan.spec.methods}, languages, records)
+        decodes_with = {each.name: each.decodes_with for each in plan.spec.methods}
+        answers = RunAnswers(decodes_with, languages, records, unused_ends_of(plan.folder.identity))
         measurement = plan.measurement or measurement_of(plan, records, answers)
     add_measurement(plan.folder.path, measurement)
     if len(recorded) > num_before:

@@ -32,7 +32,7 @@ from specbench.models.gguf.same_weights import has_same_weights
 from specbench.models.loading import choose_device
 from specbench.models.machine import environment
 from specbench.models.meters import num_processes_on_gpu
-from specbench.records.folder import DATE, PRODUCTS, RunFolder, default_folder
+from specbench.records.folder import DATE, PRODUCTS, UNUSED_ENDS, RunFolder, default_folder
 from specbench.records.records import Key
 from specbench.results.conditions import check_accepts_rows
 from specbench.results.rows import Measurement
@@ -539,6 +539,7 @@ def run_identity(
         "data_revisions": revisions or None,
         "special_stops": sorted(special_stops) or None,
         "end_tokens": None if spec.servers is not None else models.target.told_ends,
+        UNUSED_ENDS: None if spec.servers is not None else models.target.unused_ends or None,
         "template_date": printed_date(runs),
         "code_execution": permission.allowed() or None,  # answers have no scores without it
     }

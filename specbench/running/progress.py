@@ -21,10 +21,12 @@ from specbench.core.table import RULE, Table, number_columns, text_columns
 from specbench.decoding.build import sampling_of
 from specbench.decoding.decoder import Decoder
 from specbench.models.devices import is_out_of_memory, memory_message
+from specbench.records.folder import unused_ends_of
 from specbench.records.generation import Record
-from specbench.results.answers import Answer, acceptance_rates, length_columns, speed_columns
+from specbench.results.answers import Answer, acceptance_rates, end_passed_by, length_columns, speed_columns
 from specbench.results.metric_format import number
 from specbench.results.row import ALL
+from specbench.results.warnings import end_remedy
 from specbench.running.events import RunListener
 from specbench.running.models import has_other_vocabulary
 from specbench.running.plan import Plan, SubsetRun, Trial
@@ -211,6 +213,30 @@ class Details(RunListener):
             if generation.score is not None:
                 parts.append(f"score {generation.score:g}")
             say(self.console, fitted(f"  {name}", parts, generation.finish, self.console.width))
+
+
+class EndWatch(RunListener):
+    """Says once, as soon as AR's answers show it, that they go on behind a token that marks the end of a text: whoever
+    waits for the warnings of the rows has lost the run."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._ends: dict[int, str] = {}
+
+    def run_started(self, plan: Plan) -> None:
+        self._ends = unused_ends_of(plan.folder.identity)
+
+    def trial_recorded(self, trial: Trial, record: Record, is_new: bool) -> None:
+        if not is_new or (passed := end_passed_by(record.methods["ar"], self._ends)) is None:
+            return
+        token, number = passed
+        say(
+            self.console,
+            f"warning: {record.task}/{record.subset} example {record.id}: ar wrote {counted(number, 'token')} behind "
+            f"{token} {self._ends[token]}, which marks the end of a text and is no end token of this run: "
+            f"{end_remedy([self._ends[token]])}",
+        )
+        self._ends = {}
 
 
 def why_engine(plan: Plan) -> str:

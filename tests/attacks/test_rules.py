@@ -232,6 +232,11 @@ def ends_at_once(folder: Path) -> None:
     each_record(folder, lambda _, record: [write(each, [3]) for each in record["methods"].values()])
 
 
+def goes_on(folder: Path) -> None:
+    edited(folder, "run.json", lambda identity: identity.update(unused_ends={"</s>": 9}))
+    each_record(folder, lambda _, record: [write(each, [3, 9, 4, 5]) for each in record["methods"].values()])
+
+
 def slow_baseline(folder: Path) -> None:
     def edit(_: int, record: dict[str, Any]) -> None:
         record["methods"]["ar"]["decode_seconds"] *= 50
@@ -299,6 +304,7 @@ MISLEADING: dict[str, tuple[Edit, str, str, str]] = {
     "answers that end early": (ends_early, "lengths of answers", "refused", "nobody scored them"),
     "answers that run on": (runs_on, "lengths of answers", "marked", "run on"),
     "answers that end at once": (ends_at_once, "lengths of answers", "marked", "6 of its 6 answers and 6 of ar's"),
+    "answers that go on behind an end": (goes_on, "lengths of answers", "marked", "and 6 of ar's go on behind"),
     "a speed-up that τ does not allow": (slow_baseline, "impossible speed", "refused", "is not possible with"),
     "a baseline slowed throughout": (slow_passes_of_baseline, "impossible speed", "refused", "is not possible with"),
     "a prescribed acceptance rate": (prescribed, "no drafter", "marked", "α is prescribed (0.9)"),
@@ -355,6 +361,14 @@ def test_what_texts_would_show_is_told(honest: Path, tmp_path: Path) -> None:
         told = [(each.rule, each.weight) for each in found.findings]
     assert told.count(("loops", "unknown")) == 1
     assert ("prompts with answers", "unknown") in told and ("prompts with answers", "refused") not in told
+
+
+def test_rows_stand_although_what_their_answers_say_is_left_out(honest: Path, tmp_path: Path) -> None:
+    """Of digests, nobody can tell whether an answer went on behind an end."""
+    run = forged(honest, tmp_path / "run", goes_on)
+    assert all("past_end" in {each.code for each in row.warnings} for row in RecordedRun(run).rows)
+    with verified([bundled([run], tmp_path / "private.tar.gz", with_texts=False)]) as [found]:
+        assert found.rows and all(each.wrong is None for each in found.rows)
 
 
 def test_one_language_that_a_model_does_not_know_is_marked(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import Field
-from tokenizers import processors
+from tokenizers import AddedToken, processors
 
 from specbench.cli.help.method import commands, embedded, is_preset, needs, parameters, parts, presets, verdict
 from specbench.cli.help.text import field_parameters, shown
@@ -290,6 +290,9 @@ def test_a_model_begins_with_what_its_tokenizer_puts_before_a_text(
 def test_a_model_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What a run takes from a checkpoint, without its weights."""
     folder = tiny.save(tmp_path / "m", num_hidden_layers=1, num_extra=2)
+    made = tiny.tokenizer(2)
+    made.add_tokens([AddedToken("</s>", special=True)], special_tokens=True)
+    made.save_pretrained(folder)
     (folder / "chat_template.jinja").write_text(
         "{% if today %}{{ strftime_now('%Y') }}{% endif %}You are a model of some kind. "
         "{% for m in messages if m.role != 'system' %}{{ m.content[0].text }}{% endfor %}"
@@ -301,7 +304,7 @@ def test_a_model_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     text = capsys.readouterr().out
     for line in (
         "context: 1024", "vocabulary: 259 tokens", "end: 3 ", " (generation_config.json), 4 ",
-        "258 <|end|> (tokenizer)",
+        "258 <|end|> (tokenizer)", "no end here, although named like one: 259 </s>",
         "which runs do not use: END", "content of messages: parts", "system prompt: before the user's text",
         "text of its own before the user's: You are a model of some kind.", "date: 2024-07-26 (--template-date)",
         "variables (--chat-template-args): today", "temperature 1.0, top_p 0.9", "left out: min_p 0.1",

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import AddedToken
 from transformers import AutoConfig
 
 from specbench.core.errors import ConfigError
@@ -14,6 +15,7 @@ from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair, context_limit_of
 from specbench.models.eager import common_prefix
+from specbench.models.gguf.header import turn_ends
 from specbench.models.loading import check_causal
 from specbench.running.models import LoadedModels
 from specbench.specs.catalogue import load_method
@@ -128,6 +130,24 @@ def test_end_tokens_are_collected_from_all_configs() -> None:
     network.config.eos_token_id = 5
     model = CausalLM(network, tiny.tokenizer(), "tiny", None)
     assert model.eos_token_ids == {3, 4, 5, 256}
+
+
+def test_special_tokens_that_end_texts_by_their_name_and_here_nothing_are_known() -> None:
+    """A text that is no special token, and a special token of another meaning, are none of them."""
+    made = tiny.tokenizer()
+    for token, is_special in (("<|endoftext|>", True), ("</s>", False), ("<|image_pad|>", True), ("<|im_end|>", True)):
+        made.add_tokens([AddedToken(token, special=is_special)], special_tokens=is_special)
+    network = tiny.network(vocab_size=len(made))
+    model = CausalLM(network, made, "tiny", None)
+    assert (model.told_ends, model.unused_ends) == ("256 <|end|>", {"<|endoftext|>": 257, "<|im_end|>": 260})
+    network.generation_config.eos_token_id = [260, 999]
+    model = CausalLM(network, made, "tiny", None)
+    assert (model.told_ends, model.unused_ends) == ("256 <|end|>, 260 <|im_end|>, 999", {"<|endoftext|>": 257})
+
+
+def test_a_message_of_several_in_an_answer_does_not_end_it() -> None:
+    assert turn_ends([b"<|end|>", b"<|im_end|>", b"<|image_pad|>"]) == {b"<|end|>", b"<|im_end|>"}
+    assert turn_ends([b"<|end|>", b"<|return|>", b"<|call|>"]) == {b"<|return|>", b"<|call|>"}
 
 
 def test_chat_template_is_one_user_turn() -> None:

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from specbench.cli import make_app
 from specbench.gate.check import check
+from specbench.records.folder import unused_ends_of
 from specbench.records.generation import Generation
 from specbench.report.breakdown import breakdown_table
 from specbench.report.captions import MARK, marked_warnings
@@ -356,6 +357,45 @@ def test_threads_that_waited_for_a_cpu_say_so() -> None:
     assert text.endswith("with nothing else running")
 
 
+END, IMAGE = 90, 91  # special tokens, of which one ends texts by its name
+
+
+def test_answers_that_go_on_behind_an_end_are_told_with_their_shares() -> None:
+    def found(own: Sequence[Sequence[int]], baseline: Sequence[Sequence[int]], method: str = "sd") -> list[str]:
+        sides = (
+            [Answer.of(generation(token_ids=ids), unused_ends=(END, 95)) for ids in side] for side in (own, baseline)
+        )
+        made = measured().model_copy(update={"method": f"{method}@1:0"})
+        identity = {"unused_ends": {"<|endoftext|>": END, "</s>": 95}}
+        found = warnings_of(made, *sides, identity=identity)
+        return [each.text for each in found if each.code == "past_end"]
+
+    past, ended = [1, 2, END, 4, END, 6, 7, 8, 9, 10], [1, 2, END]
+    (text,) = found([past, past, [1, 2, 3, 4, 5]], [[1, 2, END, 4], [1, 2, 3, 4], [1, 2]])
+    assert text.startswith(
+        "2 of its 3 answers and 1 of ar's go on behind a token that marks the end of a text and is no end token of "
+        "this run (90 <|endoftext|>), with 56.0% of its tokens and 10.0% of ar's behind it, which count in"
+    ), "14 of 25 tokens, and 1 of 10"
+    assert "add it to the stop strings (--set 'generation.stop=[\"<|endoftext|>\"]', with the task's own)" in text
+    (text,) = found([ended], [[1, 95, END, 1]])
+    assert text.startswith("0 of its 1 answer and 1 of ar's") and "(95 </s>), with 0.0% of its tokens and 50.0%" in text
+    (text,) = found([past], [past], "ar")
+    assert text.startswith("1 of its 1 answer go on behind") and "ar's" not in text and "70.0% of its tokens" in text
+    assert not found([ended], [ended]), "at the very end"
+    assert not found([[1, IMAGE, 3]], [[IMAGE, IMAGE, 3]]), "a special token that ends no text"
+    assert not found([], [])
+
+
+def test_what_no_run_has_written_about_ends_warns_of_nothing() -> None:
+    """Runs of earlier versions, and what else may stand in a file."""
+    assert Answer.of(generation(token_ids=[1, END, 3])).end_passed is None
+    alone = Answer.of(generation(token_ids=[1, END, 3]), "drafter", unused_ends=(END,))
+    assert alone.end_passed is None, "these are the tokens of another model"
+    for wrong in (None, [], "x", {"a": "b"}, {"a": True}, {"a": -1}, {"a": 2**40}, {"a": 1.5}):
+        assert unused_ends_of({"unused_ends": wrong}) == {}
+    assert unused_ends_of({"unused_ends": {"</s>": 2}}) == {2: "</s>"} and unused_ends_of({}) == {}
+
+
 DOUBTS = (
     RowWarning(code="wide_interval", text="too wide: measure more"),
     RowWarning(code="few_prompts", text="too few"),
@@ -434,6 +474,13 @@ TOLD = {
     "ends_at_once": (
         "5 of its 6 answers end with their first token, so only the others tell its speed",
         ": see the prompts with `specbench sample`, and change the template (--chat)",
+    ),
+    "past_end": (
+        "5 of its 6 answers and 6 of ar's go on behind a token that marks the end of a text and is no end token of "
+        "this run (90 <|endoftext|>), with 53.1% of its tokens and 2.0% of ar's behind it, which count in speed, "
+        "acceptance and scores",
+        ": add it to the stop strings (--set 'generation.stop=[\"<|endoftext|>\"]', with the task's own), or to "
+        "eos_token_id in generation_config.json of the target's folder",
     ),
     "cheap_passes": (
         "v = 0.80: a verifying pass took less time than AR's pass over one token, and the speed-up is not of "

@@ -6,7 +6,7 @@ gguf's own reader makes an array of every token, which takes half a minute for 2
 import mmap
 import struct
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from math import inf, prod
@@ -41,6 +41,18 @@ TURN_ENDS = frozenset((
     b"<|end_of_text|>", b"<EOT>", b"_<EOT>", b"[EOT]", "<｜end▁of▁sentence｜>".encode(), b"<end_of_utterance>",
     b"<|return|>", b"<|call|>",
 ))  # fmt: skip
+# Special tokens of other names that end a text or a turn. Whether they end answers is up to a model's files.
+TEXT_ENDS = frozenset((
+    b"</s>", b"<eos>", b"<|eos|>", b"[EOS]", b"<|eot|>", b"<|EOT|>", b"<|eom|>", b"<|end_of_turn|>",
+    b"<|END_OF_TURN_TOKEN|>", b"<|endofturn|>",
+))  # fmt: skip
+
+
+def turn_ends(control: Iterable[bytes]) -> frozenset[bytes]:
+    """Returns those of TURN_ENDS among control tokens. Where an answer is made of several messages (gpt-oss), <|end|>
+    ends each of them, and other tokens the answer."""
+    found = TURN_ENDS.intersection(control)
+    return found - {b"<|end|>"} if {b"<|return|>", b"<|call|>"} <= found else found
 
 
 class Truncated(ValueError):
@@ -162,10 +174,12 @@ class Header:
         """The tokens that end an answer, by what says so: a key of the file, or the token's own text."""
         keys = {key: self.of_tokenizer(key) for key in ENDS}
         named = {f"tokenizer.ggml.{key}": [int(index)] for key, index in keys.items() if index is not None}
-        by_text = [
-            index for index, (token, kind) in enumerate(zip(self.tokens, self.token_types, strict=False))
-            if kind == CONTROL and token in TURN_ENDS
+        control = [
+            (index, token) for index, (token, kind) in enumerate(zip(self.tokens, self.token_types, strict=False))
+            if kind == CONTROL
         ]  # fmt: skip
+        marks = turn_ends(token for _, token in control)
+        by_text = [index for index, token in control if token in marks]
         return {**named, "the text of a control token": by_text}
 
     @property
@@ -180,11 +194,6 @@ class Header:
     @property
     def end_ids(self) -> frozenset[int]:
         return frozenset(index for ids in self.end_tokens.values() for index in ids)
-
-    @property
-    def named_ends(self) -> str:
-        """The tokens that end answers, as rows have them: "0 <|endoftext|>, 2 <|im_end|>"."""
-        return ", ".join(f"{index} {self.tokens[index].decode('utf-8', 'replace')}" for index in sorted(self.end_ids))
 
     @property
     def sampling(self) -> dict[str, float]:

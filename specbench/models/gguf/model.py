@@ -19,7 +19,6 @@ class DequantizedLM(CausalLM):
         super().__init__(network, tokenizer, name, revision)
         self.header = header
         self.eos_token_ids = header.end_ids  # as in llama.cpp; configurations of transformers have defaults
-        self.told_ends = header.named_ends
 
     @property
     def precision(self) -> str:
@@ -36,7 +35,7 @@ class GgufLM(CausalLM):
             self, tokenizer, name, revision, eos_token_ids=header.end_ids, context_limit=header.context_length,
             vocab_size=len(header.tokens),
         )  # fmt: skip
-        self.header, self.options, self.told_ends = header, options, header.named_ends
+        self.header, self.options = header, options
         self.quantization = "none"
         self.device, self.passes = torch.device("cpu"), PassLog(Clock(torch.device("cpu")))
 

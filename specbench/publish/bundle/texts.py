@@ -19,6 +19,7 @@ MARK = "sha256:"
 FIRST_BELOW = 2**30  # so that an answer of as many tokens ends within 31 bits
 # What rows say of the content of answers, so that digests cannot confirm it.
 CONTENT_METRICS = ("language_share", "share_looping", "share_in_loops", "_without_loops")
+CONTENT_WARNINGS = ("loops", "past_end")
 
 
 def digest_of_text(text: str) -> str:
@@ -76,5 +77,5 @@ def is_left_out(generation: Generation) -> bool:
 def without_content(row: Row) -> Row:
     """Returns a row without what depends on what answers say."""
     metrics = {name: each for name, each in row.metrics.items() if not any(part in name for part in CONTENT_METRICS)}
-    kept = tuple(each for each in row.warnings if each.code != "loops")
+    kept = tuple(each for each in row.warnings if each.code not in CONTENT_WARNINGS)
     return row.model_copy(update={"metrics": metrics, "warnings": kept})

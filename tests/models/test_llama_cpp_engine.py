@@ -465,6 +465,9 @@ RUNS = [name for name in method_names() if name not in LEFT_OUT]
 LOSSY = {name for name in RUNS if not load_method(name).lossless}
 WITH_A_DRAFT_MODEL = {name for name in RUNS if load_method(name).needs_drafter}
 BRIDGED = "slem,tli,union,slrs"
+# Those without a checkpoint of their own, which would draft for the embedded target in place of the one that is given.
+OF_A_GIVEN_MODEL = {name for name in WITH_A_DRAFT_MODEL if load_method(name).checkpoint is None}
+FEW = {"sd", "sd-block", "sd-tree", "sd-confidence", "cascade", "slem", "fsd-low", "draft-only"}
 Answers = dict[str, tuple[list[int], list[list[int]]]]
 
 
@@ -559,8 +562,8 @@ def test_a_route_has_a_drafter_made_of_texts(
     build_ngrams([text(400)], 3, model.vocab_size, tmp_path / "ngram", vocabulary_digest(model.vocabulary))
     for subset in ("sw", "en"):  # that of n-grams, and the default one, a model in torch
         code, _, said = specbench(
-            *RUN, "--target", side("gguf", "drafter"), "--method", "routed", "--subset", subset, "--output", subset,
-            "--set", "routes.sw.drafter.path=ngram",
+            *RUN, "--target", side("gguf", "drafter"), "--drafter", side("torch", "drafter-scdf"), "--method", "routed",
+            "--subset", subset, "--output", subset, "--set", "routes.sw.drafter.path=ngram",
         )  # fmt: skip
         assert code == 0, said
         assert num_verified(check_answers(tmp_path / subset)["routed"]) > 0, subset
@@ -591,7 +594,9 @@ def test_a_lossy_method_accepts_by_its_own_rule(
     ("target", "drafter", "methods"),
     [
         ("gguf", "gguf", LOSSY),  # lossless ones: see above
-        ("gguf", "torch", WITH_A_DRAFT_MODEL), ("torch", "gguf", WITH_A_DRAFT_MODEL),
+        ("gguf", "torch", FEW), ("torch", "gguf", FEW),
+        *(pytest.param(*sides, OF_A_GIVEN_MODEL, marks=pytest.mark.slow, id="-".join((*sides, "all")))
+          for sides in (("gguf", "torch"), ("torch", "gguf"))),
     ],
 )  # fmt: skip
 def test_methods_accept_what_they_accept_in_torch(

@@ -15,7 +15,6 @@ import shlex
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +22,7 @@ from pathlib import Path
 from specbench.core.files import write_atomically
 from specbench.core.table import markdown_table
 from specbench.results.row import ALL
-from tools.commands import ROOT
+from tools.commands import ROOT, run_timed
 from tools.real.archive import unpack
 from tools.real.board import Archives
 from tools.real.cells import CELLS
@@ -73,24 +72,14 @@ class Session:
             "COLUMNS": "110", "OMP_NUM_THREADS": "1",
         }  # fmt: skip
         (self.folder / place).mkdir(exist_ok=True)
-        with tempfile.TemporaryFile() as output:
-            start = time.monotonic()
-            process = subprocess.Popen(
-                ["bash", "-c", command], cwd=self.folder / place, env=environment, stdout=output,
-                stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-            )  # fmt: skip
-            _, status, usage = os.wait4(process.pid, 0)
-            wall = time.monotonic() - start
-            process.returncode = os.waitstatus_to_exitcode(status)
-            output.seek(0)
-            printed = output.read().decode().replace(f"{self.folder}/", "")
-        if process.returncode != code:
-            raise RuntimeError(f"{command}: exit status {process.returncode}: {printed}")
+        done = run_timed(command, self.folder / place, environment)
+        printed = done.printed.replace(f"{self.folder}/", "")
+        if done.code != code:
+            raise RuntimeError(f"{command}: exit status {done.code}: {printed}")
         is_git = command.startswith("git ") and "specbench" not in command
-        step = Step(who, command, wall, usage.ru_utime + usage.ru_stime, "" if is_git else printed.rstrip())
-        self.steps.append(step)
+        self.steps.append(Step(who, command, done.wall, done.cpu, "" if is_git else printed.rstrip()))
         if self.prints:
-            print(f"{who:11}{wall:7.1f} s {step.cpu:7.1f} s CPU  {command}", flush=True)
+            print(f"{who:11}{done.wall:7.1f} s {done.cpu:7.1f} s CPU  {command}", flush=True)
         return printed
 
     def row(self, board: str, method: str, task: str) -> str:
@@ -198,7 +187,8 @@ def page(steps: Sequence[Step], parts: Sequence[tuple[str, int]]) -> str:
         found.append(markdown_table(["who", "command", "s", "CPU s"], rows[start:end], [False, False, True, True]))
         for step in steps[start:end]:
             if step.printed:
-                found.append(f"The {step.who}, `{_short(step.command)}`:\n\n```text\n{_output(step.printed)}\n```")
+                printed = output_block(step.printed)
+                found.append(f"The {step.who}, `{_short(step.command)}`:\n\n```text\n{printed}\n```")
     return "\n\n".join(found) + "\n"
 
 
@@ -206,7 +196,7 @@ def _short(command: str) -> str:
     return command.replace("|", "\\|")
 
 
-def _output(text: str) -> str:
+def output_block(text: str) -> str:
     """Returns what a command printed, without progress and empty lines."""
     lines = [line.rstrip() for line in text.splitlines() if line.strip() and not PROGRESS.match(line)]
     more = [f"… ({len(lines) - MOST_LINES} more lines)"] if len(lines) > MOST_LINES else []

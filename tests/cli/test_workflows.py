@@ -57,6 +57,30 @@ def test_the_files_call_specbench() -> None:
     assert {"fetch", "check"} <= called
 
 
+RECORDER = """#!/usr/bin/env bash
+echo "$(basename "$0") $*" >> {calls}
+case "$*" in *"import llama_cpp"*) exit {binding} ;; esac
+"""
+
+
+@pytest.mark.parametrize("binding", [0, 1])
+def test_the_tests_of_llama_cpp_run_every_week_and_are_not_skipped(tmp_path: Path, binding: int) -> None:
+    """Without the binding the script fails: pytest would skip them all, and say that they passed."""
+    workflow = yaml.safe_load((GITHUB / "workflows" / "gguf.yml").read_text())
+    assert workflow[True]["schedule"] and ".ci/gguf" in scripts(workflow)  # YAML 1.1 reads the key `on` as true
+    script = GITHUB.parent / ".ci" / "gguf"
+    for name in ("python", "pytest"):
+        (tmp_path / name).write_text(RECORDER.format(calls=tmp_path / "calls", binding=binding))
+        (tmp_path / name).chmod(0o755)
+    done = subprocess.run([script], env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}, check=False)
+    install, _, *tested = (tmp_path / "calls").read_text().splitlines()
+    assert "[test,gguf]" in install and done.returncode == binding and len(tested) == 1 - binding
+    for words in map(str.split, tested):
+        files = {Path(word).name for word in words if word.startswith("tests/")}
+        assert {"test_llama_cpp_engine.py", "test_llama_cpp_faults.py", "test_gguf.py"} <= files
+        assert all((GITHUB.parent / word).is_file() for word in words if word.startswith("tests/"))
+
+
 GH = """#!/usr/bin/env bash
 echo "$@" >> calls
 case "$*" in

@@ -28,12 +28,14 @@ from specbench.models.gguf.engine import Context, LlamaNetwork, LlamaSequence
 from specbench.models.gguf.header import read_header
 from specbench.models.gguf.options import GgufOptions
 from specbench.models.loading import load_model
+from specbench.models.mmap_store import vocabulary_digest
 from specbench.results.leaderboard import load
 from specbench.results.row import Row
 from specbench.results.runs import finished_run
 from specbench.running.models import LoadedModels
 from specbench.running.recorded_prompts import Target
-from specbench.specs.catalogue import load_method
+from specbench.specs.catalogue import load_method, method_names
+from specbench.training.corpus_arrays import build_datastore, build_ngrams
 from tests.support import gguf_files
 from tests.support.loops import autoregressive
 
@@ -446,28 +448,172 @@ def test_drafts_by_other_passes_of_the_target_are_refused_in_one_line(method: st
     assert "\n" not in str(caught.value)
 
 
-CHAINS = "sd,sd-block,pld,lookahead,jacobi,token-recycling,synthetic,cascade,slem,tli,union,slrs,sd-tree"
 RUN = ("run", "--task", "mgsm", "--subset", "en", "--data", "sample", "--limit", "1", "--threads", "1", "--output",
        "here", "--set", "generation.max_new_tokens=12")  # fmt: skip
+LONGER = (*RUN[:-1], "generation.max_new_tokens=48")  # in which drafts are accepted and rejected
+# Methods that llama.cpp's passes cannot serve, by what a run says of them.
+LEFT_OUT = {
+    **dict.fromkeys(("hf-pld", "hf-sd", "hf-slem", "hf-tli"), "its code runs the passes of transformers"),
+    **dict.fromkeys(
+        ("eagle", "eagle2", "eagle3", "eagle3-chain", "medusa", "medusa-typical", "mtp", "dflash", "dspark", "domino",
+         "peagle", "self-quantized", "self-skip", "self-skip-swift", "self-window"),
+        "llama.cpp gives logits only, and ",
+    ),
+    **dict.fromkeys(("ngram", "rest", "routed"), "drafter.path is missing"),  # made of texts first
+}  # fmt: skip
+RUNS = [name for name in method_names() if name not in LEFT_OUT]
+LOSSY = {name for name in RUNS if not load_method(name).lossless}
+WITH_A_DRAFT_MODEL = {name for name in RUNS if load_method(name).needs_drafter}
+BRIDGED = "slem,tli,union,slrs"
+# Those without a checkpoint of their own, which would draft for the embedded target in place of the one that is given.
+OF_A_GIVEN_MODEL = {name for name in WITH_A_DRAFT_MODEL if load_method(name).checkpoint is None}
+FEW = {"sd", "sd-block", "sd-tree", "sd-confidence", "cascade", "slem", "fsd-low", "draft-only"}
+Answers = dict[str, tuple[list[int], list[list[int]]]]
+
+
+def side(form: str, name: str) -> str:
+    """An embedded model as a GGUF file or as the checkpoint that torch computes."""
+    return str(gguf_files.embedded(name)) if form == "gguf" else f"embedded:{name}"
+
+
+def answers_of(folder: Path) -> Answers:
+    """The tokens of the one example, and its steps as [drafted, verified, accepted, emitted], by method."""
+    (record,) = map(json.loads, (folder / "records.jsonl").read_text().splitlines())
+    return {name: (answer["token_ids"], answer["steps"]) for name, answer in record["methods"].items()}
+
+
+def check_answers(folder: Path) -> Answers:
+    """Returns the answers of a run. Lossless methods wrote what AR wrote, and the counts of all fit their tokens."""
+    found = answers_of(folder)
+    verdicts = {row.method_name: row.verdict for row in load(folder / "leaderboard.json")}
+    assert verdicts == {name: "lossy by design" if name in LOSSY else "greedy equal" for name in found}
+    for name, (ids, steps) in found.items():
+        assert ids == found["ar"][0] or name in LOSSY, name
+        assert sum(emitted for *_, emitted in steps) == len(ids) - 1, name  # the first token is of the prompt's pass
+        for drafted, verified, accepted, emitted in steps:
+            assert drafted >= verified >= accepted >= emitted - 1 >= 0, (name, steps)
+    return found
+
+
+def num_accepted(answer: tuple[list[int], list[list[int]]]) -> int:
+    return sum(accepted for _, _, accepted, _ in answer[1])
+
+
+def num_verified(answer: tuple[list[int], list[list[int]]]) -> int:
+    return sum(verified for _, verified, _, _ in answer[1])
 
 
 def test_every_method_writes_what_ar_writes(specbench: Callable[..., Outcome], tmp_path: Path) -> None:
-    pair = ("--target", gguf_files.embedded("drafter"), "--drafter", gguf_files.embedded("drafter-scdf"))
-    code, _, said = specbench(*RUN, *map(str, pair), "--method", CHAINS, "--engine", "llama.cpp")
+    """Every one of the catalogue, but for those that a run leaves out with a reason."""
+    words = ("--target", side("gguf", "target"), "--drafter", side("gguf", "drafter"), "--method", "all",
+             "--engine", "llama.cpp")  # fmt: skip
+    code, _, said = specbench(*LONGER, *words)
     assert code == 0, said
-    (record,) = map(json.loads, (tmp_path / "here" / "records.jsonl").read_text().splitlines())
-    answers = {name: answer["token_ids"] for name, answer in record["methods"].items()}
-    assert len(answers) == 14 and set(map(tuple, answers.values())) == {tuple(answers["ar"])}
-    rows = load(tmp_path / "here" / "leaderboard.json")
-    assert {row.verdict for row in rows} == {"greedy equal"}
-    row = rows[0]
+    found, told = check_answers(tmp_path / "here"), " ".join(said.split())
+    assert set(found) == set(RUNS)
+    for name, reason in LEFT_OUT.items():
+        assert re.search(rf"[; ]{name}: [^;]*{re.escape(reason)}", told), (name, told)
+    for name in WITH_A_DRAFT_MODEL - LOSSY:
+        assert 0 < num_accepted(found[name]) < num_verified(found[name]), name
+    row = load(tmp_path / "here" / "leaderboard.json")[0]
     assert (row.engine, row.dtype, row.attention) == ("llama.cpp", "F32", "flash, float16 K/V")
     assert row.target_revision.startswith("sha256-") and row.versions["llama-cpp-python"]
     # The folder goes on under the same conditions only.
-    code, _, said = specbench(*RUN, *map(str, pair), "--method", CHAINS)
-    assert code == 0 and "measured already" in said
-    code, _, said = specbench(*RUN, *map(str, pair), "--method", CHAINS, "--cache-dtype", "float32")
+    records = (tmp_path / "here" / "records.jsonl").read_bytes()
+    code, _, said = specbench(*LONGER, *words)
+    assert code == 0 and (tmp_path / "here" / "records.jsonl").read_bytes() == records, said
+    code, _, said = specbench(*LONGER, *words, "--cache-dtype", "float32")
     assert code == 2 and "environment.attention" in said
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("pld", []), ("jacobi", []), ("lookahead", []), ("token-recycling", []), ("suffix", []),
+        ("sam", ["drafter.min_match=1", "num_draft_tokens=4"]),
+        ("ngram-mod", ["drafter.ngram=1", "drafter.min_tokens=1", "num_draft_tokens=4"]),
+        ("ngram", ["drafter.path=ngram"]), ("rest", ["drafter.path=rest"]),
+    ],
+)  # fmt: skip
+def test_drafts_without_a_draft_model_are_accepted_and_rejected(
+    method: str, settings: list[str], specbench: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    """N-grams and the datastore are of AR's answer, in which every fifth token is wrong."""
+    target = ("--target", side("gguf", "target"))
+    longer = (*RUN[:-1], "generation.max_new_tokens=96")
+    if method in ("ngram", "rest"):
+        code, _, said = specbench(*longer, *target, "--method", "ar", "--output", "first")
+        assert code == 0, said
+        model = opened(gguf_files.embedded("target"))
+        ids = answers_of(tmp_path / "first")["ar"][0]
+        wrong = [(token + 1) % model.vocab_size if place % 5 == 0 else token for place, token in enumerate(ids)]
+        digest = vocabulary_digest(model.vocabulary)
+        build_ngrams([wrong], 3, model.vocab_size, tmp_path / "ngram", digest)
+        build_datastore([wrong], model.vocab_size, tmp_path / "rest", digest)
+    code, _, said = specbench(*longer, *target, "--method", method, *(w for each in settings for w in ("--set", each)))
+    assert code == 0, said
+    answer = check_answers(tmp_path / "here")[method]
+    assert 0 < num_accepted(answer) < num_verified(answer), answer
+
+
+def test_a_route_has_a_drafter_made_of_texts(
+    specbench: Callable[..., Outcome], tmp_path: Path, model: CausalLM
+) -> None:
+    build_ngrams([text(400)], 3, model.vocab_size, tmp_path / "ngram", vocabulary_digest(model.vocabulary))
+    for subset in ("sw", "en"):  # that of n-grams, and the default one, a model in torch
+        code, _, said = specbench(
+            *RUN, "--target", side("gguf", "drafter"), "--drafter", side("torch", "drafter-scdf"), "--method", "routed",
+            "--subset", subset, "--output", subset, "--set", "routes.sw.drafter.path=ngram",
+        )  # fmt: skip
+        assert code == 0, said
+        assert num_verified(check_answers(tmp_path / subset)["routed"]) > 0, subset
+
+
+@pytest.mark.parametrize(
+    ("method", "key", "values"),
+    [("fsd", "verification.threshold", ("0", ".inf")), ("random-accept", "verification.probability", ("0", "1"))],
+)
+def test_a_lossy_method_accepts_by_its_own_rule(
+    method: str, key: str, values: tuple[str, str], specbench: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    """Nothing, and then it writes what AR writes; or everything, and then its tokens are the drafter's."""
+    pair = ("--target", side("gguf", "target"), "--drafter", side("gguf", "drafter"))
+    found = []
+    for value in values:
+        words = ("--method", method, "--set", f"{key}={value}", "--output", value)
+        code, _, said = specbench(*LONGER, *pair, *words)
+        assert code == 0, said
+        found.append(check_answers(tmp_path / value))
+    none, every = found
+    assert none[method][0] == none["ar"][0] and num_accepted(none[method]) == 0 < num_verified(none[method])
+    assert every[method][0] != every["ar"][0] and num_accepted(every[method]) > 0
+    assert all(verified == accepted for _, verified, accepted, _ in every[method][1][:-1])
+
+
+@pytest.mark.parametrize(
+    ("target", "drafter", "methods"),
+    [
+        ("gguf", "gguf", LOSSY),  # lossless ones: see above
+        ("gguf", "torch", FEW), ("torch", "gguf", FEW),
+        *(pytest.param(*sides, OF_A_GIVEN_MODEL, marks=pytest.mark.slow, id="-".join((*sides, "all")))
+          for sides in (("gguf", "torch"), ("torch", "gguf"))),
+    ],
+)  # fmt: skip
+def test_methods_accept_what_they_accept_in_torch(
+    specbench: Callable[..., Outcome], tmp_path: Path, target: str, drafter: str, methods: set[str]
+) -> None:
+    """Both models, or one of them, computed by llama.cpp: the tokens and the steps are those of the same weights in
+    torch, of lossy methods too. With keys and values in float32, as there."""
+    found = []
+    for forms in ((target, drafter), ("torch", "torch")):
+        pair = ["--target", side(forms[0], "target"), "--drafter", side(forms[1], "drafter")]
+        pair += ["--tokenizer", "embedded:target"] if forms[0] == "gguf" else []
+        pair += ["--drafter-tokenizer", "embedded:drafter"] if forms[1] == "gguf" else []
+        pair += ["--cache-dtype", "float32"] if "gguf" in forms else []
+        code, _, said = specbench(*LONGER, *pair, "--method", ",".join(sorted(methods)), "--output", "-".join(forms))
+        assert code == 0, said
+        found.append(check_answers(tmp_path / "-".join(forms)))
+    assert set(found[0]) == {"ar", *methods} and found[0] == found[1]
 
 
 def test_records_are_judged_as_they_were_made(specbench: Callable[..., Outcome], tmp_path: Path) -> None:
@@ -528,16 +674,19 @@ def test_only_one_of_both_is_a_gguf_file(
         "--drafter": {"gguf": gguf_files.embedded("drafter-bpe"), "torch": "embedded:drafter-bpe"}[drafter],
     }
     words = [word for name, value in names.items() for word in (name, str(value))]
-    code, _, said = specbench(*RUN, *words, "--method", "slem,pld")
+    methods = f"{BRIDGED},pld"
+    code, _, said = specbench(*RUN, *words, "--method", methods)
     assert code == 0, said
     rows = {row.method_name: row for row in load(tmp_path / "here" / "leaderboard.json")}
-    assert rows["slem"].engine == engine and rows["slem"].verdict == "greedy equal"
+    assert set(rows) == {"ar", *methods.split(",")}
+    for name in BRIDGED.split(","):
+        assert (rows[name].engine, rows[name].verdict) == (engine, "greedy equal"), name
     assert rows["pld"].engine == rows["ar"].engine == engine.partition(" target")[0]
     assert rows["slem"].versions["llama-cpp-python"], "whichever of both it computes"
     passes = {"torch": "float32, sdpa", "gguf": "F32, flash, float16 K/V"}[drafter]
     assert rows["slem"].drafter_passes == passes and rows["pld"].drafter_passes is None
     option = {"torch": ("--dtype", "bfloat16"), "gguf": ("--cache-dtype", "float32")}[drafter]
-    code, _, said = specbench(*RUN, *words, "--method", "slem,pld", *option)
+    code, _, said = specbench(*RUN, *words, "--method", methods, *option)
     assert code == 2 and "drafters.slem.passes" in said, said
 
 
@@ -559,9 +708,7 @@ def test_what_has_no_effect_is_refused(specbench: Callable[..., Outcome]) -> Non
         assert code == 2 and said_of in said
 
 
-BRIDGED = "slem,tli,union,slrs"
 OF_ONE_VOCABULARY = "sd,sd-block,pld,lookahead,jacobi,token-recycling,synthetic,cascade"
-LOSSY = ("fsd-low", "random-accept")
 
 
 def real_rows(
@@ -581,7 +728,7 @@ def real_rows(
 @pytest.mark.parametrize(
     ("drafter", "methods"),
     [
-        ("smollm2-135m", f"{OF_ONE_VOCABULARY},{BRIDGED},{','.join(LOSSY)}"),  # by transformers
+        ("smollm2-135m", f"{OF_ONE_VOCABULARY},{BRIDGED},fsd-low,random-accept"),  # by transformers
         ("qwen-coder-0.5b.gguf", BRIDGED), ("gemma3-270m.gguf", BRIDGED),
     ],
 )  # fmt: skip
@@ -593,7 +740,7 @@ def test_a_public_model_writes_what_ar_writes(
     target = real_models / "smollm2-135m.gguf"
     rows = real_rows(specbench, tmp_path, target, real_models / drafter, methods)
     assert set(rows) == {"ar", *methods.split(",")}
-    verdicts = {row.verdict for name, row in rows.items() if name not in (*LOSSY, "ar")}
+    verdicts = {row.verdict for name, row in rows.items() if name not in {*LOSSY, "ar"}}
     assert verdicts == {"greedy equal"}
     assert any(0 < (row.value("acceptance_rate") or 0) < 1 for row in rows.values()), "all drafts were equal, or none"
     sides = "llama.cpp" if drafter.endswith(".gguf") else "llama.cpp target"

@@ -444,7 +444,7 @@ def test_below_a_table_stands_what_its_numbers_do_not_mean() -> None:
 def test_rows_with_a_mark_are_listed_by_cell() -> None:
     """No name of a list has a comma. What loops change has a table, which shows it whichever method loops."""
     warnings = {code: {"code": code, "text": text} for code, text in {
-        "noisy": "it was noisy (9 s): measure again", "loops": "0% of its answers and 0% of ar's repeat themselves",
+        "busy": "it was noisy (9 s): measure again", "loops": "0% of its answers and 0% of ar's repeat themselves",
     }.items()}  # fmt: skip
     first, second = CELLS[:2]
 
@@ -455,9 +455,9 @@ def test_rows_with_a_mark_are_listed_by_cell() -> None:
 
     without = {"speedup": 1.2, "speedup_without_loops": 1.1, "mean_acceptance_length": 2.0,
                "mean_acceptance_length_without_loops": 2.0}  # fmt: skip
-    rows = [row("ar"), row("sd", "noisy", "loops", **without), row("rest-general", "noisy"),
+    rows = [row("ar"), row("sd", "busy", "loops", **without), row("rest-general", "busy"),
             row("pld", share_looping=0.1, speedup=1.2, speedup_without_loops=1.201)]  # fmt: skip
-    pairs = [(first, each) for each in rows] + [(second, row("pld", "noisy"))]
+    pairs = [(first, each) for each in rows] + [(second, row("pld", "busy"))]
     found: Any = SimpleNamespace(whole=lambda cell: rows if cell == first else rows[:1], row=lambda *names: rows[0])
     text = notes.below(found, pairs)
     assert (
@@ -541,22 +541,28 @@ def test_answers_that_differ_are_counted_with_those_decoded_again() -> None:
 
 def test_a_panel_is_of_one_run_as_far_as_it_can_be() -> None:
     """Most methods are of the second run, so that sd is of it, too; a run of fewer prompts comes last."""
-    drawn = replace(picture.REAL, tasks={"gsm8k": "math"}, methods=("sd", "fsd-low", "pld", "slem"), target=None)
+    drawn = replace(
+        picture.REAL, tasks={"gsm8k": "math"}, methods=("sd", "fsd-low", "fsd-high", "pld", "slem"), target=None
+    )
 
     def row(run: str, method: str, n: int = 30) -> Any:
         return made_row(task="gsm8k@1:0123456789ab", subset="default", method=f"{method}@1:0123456789ab", n=n,
                         run=f"real/{run}", dtype="bfloat16", metrics={"speedup": estimate(1, 0.1)})  # fmt: skip
 
-    runs = {"gsm8k-chains": ("sd", "pld"), "gsm8k-levels": ("ar", "sd", "fsd-low"), "gsm8k-short": ("sd", "slem")}
+    runs = {
+        "gsm8k-chains": ("sd", "pld"),
+        "gsm8k-levels": ("ar", "sd", "fsd-low", "fsd-high"),
+        "gsm8k-short": ("sd", "slem"),
+    }
     rows = [row(run, method, 12 if run == "gsm8k-short" else 30) for run, names in runs.items() for method in names]
     panel = drawn.panels(rows)["gsm8k"]
     assert {name: each.run for name, each in panel.items() if name != "ar"} == {
-        "sd": "real/gsm8k-levels", "fsd-low": "real/gsm8k-levels",
+        "sd": "real/gsm8k-levels", "fsd-low": "real/gsm8k-levels", "fsd-high": "real/gsm8k-levels",
         "pld": "real/gsm8k-chains", "slem": "real/gsm8k-short",
     }  # fmt: skip
     why, line = picture.captions_of({"gsm8k": panel}, drawn.methods)
     assert "Dots compare within a run" in why
-    assert line == "gsm8k: levels has sd, fsd-low; chains has pld; short has slem"
+    assert line == "gsm8k: levels has sd, fsd-low, fsd-high; chains has pld; short has slem"
     assert picture.captions_of({"gsm8k": {name: panel[name] for name in ("sd", "fsd-low")}}, drawn.methods) == []
 
 

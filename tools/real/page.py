@@ -317,7 +317,8 @@ def by_subset(
 ) -> str:  # fmt: skip
     """A column for each subset, and a line for each method that has something to show of a row and AR's; empty without
     any. `unit`: what the head of a column says behind its name."""
-    heads, lines = {}, []
+    heads: dict[str, str] = {}
+    lines: list[tuple[list[str], dict[str, str]]] = []
     for cell in cells:
         baseline = found.by_subset(cell.name, "ar")
         for row in (row for row in found.whole(cell) if not row.is_baseline):
@@ -326,8 +327,9 @@ def by_subset(
                 if (word := shown(each, baseline[name])) is not None:
                     words[name], heads[name] = word, f"{name}{unit(each)}"
             numbers = dict.fromkeys(str(each.n) for each in baseline.values())
-            lines += [(cell.name, label(row.method_name), " to ".join(numbers), words)] if words else []
-    cells_of = [[*first, *(words.get(subset, "") for subset in heads)] for *first, words in lines]
+            if words:
+                lines.append(([cell.name, label(row.method_name), " to ".join(numbers)], words))
+    cells_of = [[*first, *(words.get(subset, "") for subset in heads)] for first, words in lines]
     return table(["cell", "method", "n", *heads.values()], cells_of, 2) if lines else ""
 
 

@@ -1,9 +1,14 @@
 """Draws the speed-ups of the boards demo and real, by task and method, into docs/pictures, and writes into the README
-what its picture shows and its table of the real pair. Only rows that are there."""
+what its picture shows and its table of the real pair. Only rows that are there.
+
+Speed-ups of two runs are not measured beside each other. So a panel has as many methods as it can of one run, and says
+which are of others.
+"""
 
 import argparse
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +18,9 @@ from specbench.results.leaderboard import load
 from specbench.results.metric_format import number, score_pair, speed
 from specbench.results.row import Row
 from tools.drafters.cells import table
-from tools.real.cells import LABELS
+from tools.real.measured import label
 from tools.real.models import QWEN
-from tools.real.page import TITLES
+from tools.real.notes import TITLES
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "pictures"
@@ -32,25 +37,41 @@ class Picture:
     methods: Sequence[str]
     target: str | None = None
 
-    def row(self, rows: Sequence[Row], task: str, method: str) -> Row | None:
-        """Returns the row over all subsets of a task, of several that with the most prompts; None if it is not
-        measured."""
-        found = (
-            row for row in rows if (row.task_name, row.method_name) == (task, method) and row.dtype in DTYPES
-            and row.subset in ("all", "default") and self.target in (None, row.target)
-        )  # fmt: skip
-        return max(found, key=lambda row: row.n, default=None)
+    def panels(self, rows: Sequence[Row]) -> dict[str, dict[str, Row]]:
+        """Returns the rows of each task, over all its subsets, by method: those of the run that has most methods, of
+        the others those of the run that has most of these, and so on. Runs with fewer prompts come last."""
+        panels = {}
+        for task in self.tasks:
+            own = [row for row in rows if row.task_name == task and row.dtype in DTYPES
+                   and row.subset in ("all", "default") and self.target in (None, row.target)]  # fmt: skip
+            panel: dict[str, Row] = {}
+            while left := [row for row in own if row.method_name in self.methods and row.method_name not in panel]:
+                most = max(row.n for row in left)
+                (run, _), *_ = Counter(row.run for row in left if row.n == most).most_common(1)
+                panel |= {row.method_name: row for row in left if (row.run, row.n) == (run, most)}
+            if panel:
+                panels[task] = panel | {"ar": max((row for row in own if row.is_baseline), key=lambda row: row.n)}
+        return panels
 
-    def shown(self, rows: Sequence[Row]) -> tuple[list[str], list[str]]:
-        """Returns the methods and the tasks that have a row."""
-        methods = [name for name in self.methods if any(self.row(rows, task, name) for task in self.tasks)]
-        return methods, [task for task in self.tasks if any(self.row(rows, task, name) for name in methods)]
+    def shown(self, panels: Mapping[str, Mapping[str, Row]]) -> list[str]:
+        """Returns the methods that have a row."""
+        return [name for name in self.methods if any(name in panel for panel in panels.values())]
 
-    def axis(self, rows: Sequence[Row]) -> "Axis":
-        """Returns the axis on which every interval of the picture fits."""
-        found = (self.row(rows, task, method) for task in self.tasks for method in self.methods)
-        bounds = [interval(row) for row in found if row is not None]
-        return Axis(math.floor(2 * min(low for low, _, _ in bounds)), math.ceil(2 * max(high for _, _, high in bounds)))
+
+def sources(task: str, panel: Mapping[str, Row], methods: Sequence[str]) -> dict[str, list[str]]:
+    """Returns the methods of a panel by the run that measured them, whose name is without the task's."""
+    found: dict[str, list[str]] = {}
+    for name in methods:
+        if name in panel:
+            run = (panel[name].run or "").rpartition("/")[2].removeprefix(f"{task.replace('_', '-')}-")
+            found.setdefault(run, []).append(label(name).partition(" (")[0])
+    return found
+
+
+def axis_of(panels: Mapping[str, Mapping[str, Row]]) -> "Axis":
+    """Returns the axis on which every interval of the picture fits."""
+    bounds = [interval(row) for panel in panels.values() for row in panel.values() if not row.is_baseline]
+    return Axis(math.floor(2 * min(low for low, _, _ in bounds)), math.ceil(2 * max(high for _, _, high in bounds)))
 
 
 def interval(row: Row) -> tuple[float, float, float]:
@@ -100,52 +121,50 @@ def line(x: float, y: float, to_x: float, to_y: float, colour: str, width: float
     return f'<line {ends} stroke="{colour}" stroke-width="{width:g}"/>'
 
 
-def panel(drawn: Picture, rows: Sequence[Row], methods: Sequence[str], task: str, left: float) -> list[str]:
+def drawn_panel(title: str, panel: Mapping[str, Row], methods: Sequence[str], axis: Axis, left: float) -> list[str]:
     """Returns the picture of one task: a dot with its interval for each method."""
-    bottom, axis = TOP + LINE * len(methods), drawn.axis(rows)
-    found = [text(left + WIDTH / 2, TOP - 18, drawn.tasks[task], size=13)]
+    bottom = TOP + LINE * len(methods)
+    found = [text(left + WIDTH / 2, TOP - 18, title, size=13)]
     for tick in (half / 2 for half in range(axis.low, axis.high + 1)):
         colour = "#555555" if tick == 1 else "#dddddd"
         found += [line(left + axis.place(tick), TOP - 6, left + axis.place(tick), bottom, colour)]
         found += [text(left + axis.place(tick), bottom + 16, f"{tick:g}", size=11)]
     for place, method in enumerate(methods):
-        row = drawn.row(rows, task, method)
-        if row is None:
+        if method not in panel:
             continue
+        row = panel[method]
         (low, value, high), y = interval(row), TOP + LINE * (place + 0.5)
         colour = COLOURS[row.lossless]
         found += [line(left + axis.place(low), y, left + axis.place(high), y, colour, 2)]
         found += [f'<circle cx="{left + axis.place(value):.1f}" cy="{y:.1f}" r="4.5" fill="{colour}"/>']
-        if marks := marks_of(row, drawn.row(rows, task, "ar")):
+        if marks := marks_of(row, panel["ar"]):
             found += [text(left + axis.place(high) + 5, y + 4, marks, "start", size=11)]
     return found
 
 
-def marks_of(row: Row, baseline: Row | None) -> str:
+def marks_of(row: Row, baseline: Row) -> str:
     """Returns the marks that the row's speed-up has in tables."""
-    return MARK * (marked("", row) != "") + RUNS_ON * (baseline is not None and runs_on(row, baseline))
+    return MARK * (marked("", row) != "") + RUNS_ON * runs_on(row, baseline)
 
 
 def picture(drawn: Picture) -> str | None:
     """Returns the SVG; None if the board has no row for it."""
-    rows = load(drawn.board)
-    methods, tasks = drawn.shown(rows)
-    if not methods:
+    panels = drawn.panels(load(drawn.board))
+    if not (methods := drawn.shown(panels)):
         return None
-    names = [LABELS.get(method, method) for method in methods]
+    names, axis = list(map(label, methods)), axis_of(panels)
     first = 18 + 7 * max(map(len, names))  # of the panels, in pixels
-    width, height = first + len(tasks) * (WIDTH + GAP), TOP + LINE * len(methods) + 64
-    parts = [text(first - 10, TOP + LINE * (place + 0.5) + 4, name, "end") for place, name in enumerate(names)]
-    for place, task in enumerate(tasks):
-        parts += panel(drawn, rows, methods, task, first + place * (WIDTH + GAP))
-    parts.append(
-        text(width / 2, height - 28, "speed-up over autoregressive decoding, with 95 % intervals over prompts")
-    )
     told = {MARK: "not to be trusted yet", RUNS_ON: "answers run on where AR's end"}
-    used = "".join(marks_of(row, drawn.row(rows, task, "ar")) for task in tasks for name in methods
-                   if (row := drawn.row(rows, task, name)) is not None)  # fmt: skip
+    used = "".join(marks_of(row, panel["ar"]) for panel in panels.values() for row in panel.values())
     legend = ["red: not lossless", *(f"{mark} {meaning}" for mark, meaning in told.items() if mark in used)]
-    parts.append(text(width / 2, height - 10, "; ".join(legend), size=11))
+    captions = ["; ".join(legend), *captions_of(panels, methods)]
+    bottom = TOP + LINE * len(methods) + 36
+    width, height = first + len(panels) * (WIDTH + GAP), bottom + 10 + 18 * len(captions)
+    parts = [text(first - 10, TOP + LINE * (place + 0.5) + 4, name, "end") for place, name in enumerate(names)]
+    for place, (task, panel) in enumerate(panels.items()):
+        parts += drawn_panel(drawn.tasks[task], panel, methods, axis, first + place * (WIDTH + GAP))
+    parts.append(text(width / 2, bottom, "speed-up over autoregressive decoding, with 95 % intervals over prompts"))
+    parts += [text(width / 2, bottom + 18 * (place + 1), caption, size=11) for place, caption in enumerate(captions)]
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif">',
@@ -154,6 +173,18 @@ def picture(drawn: Picture) -> str | None:
             "</svg>\n",
         ]
     )
+
+
+def captions_of(panels: Mapping[str, Mapping[str, Row]], methods: Sequence[str]) -> list[str]:
+    """Returns which run measured which dots of a panel; nothing if each panel is of one run."""
+    by_task = {task: sources(task, panel, methods) for task, panel in panels.items()}
+    if all(len(runs) < 2 for runs in by_task.values()):
+        return []
+    lines = ["No run has all methods. Dots compare within a run, whose methods were measured beside the same AR:"]
+    for task, runs in by_task.items():
+        parts = [f"{run} has {', '.join(own)}" for run, own in runs.items()]
+        lines.append(f"{task}: {'; '.join(parts)}")
+    return lines
 
 
 def main() -> None:
@@ -168,9 +199,9 @@ def main() -> None:
 
 def with_title(readme: str) -> str:
     """Returns the README with the number of methods and the tasks of its picture."""
-    methods, tasks = REAL.shown(load(REAL.board))
+    panels = REAL.panels(load(REAL.board))
     names = {"gsm8k": "school math", "humaneval": "programs", "spec_bench": "Spec-Bench"}
-    title = f"Speed-up of {len(methods)} methods on {' and '.join(names[task] for task in tasks)}"
+    title = f"Speed-up of {len(REAL.shown(panels))} methods on {' and '.join(names[task] for task in panels)}"
     place = REAL.file.relative_to(ROOT).as_posix()
     return re.sub(rf"!\[.*?\]\({re.escape(place)}\)", f"![{title}]({place})", readme)
 
@@ -181,10 +212,9 @@ HEADINGS = ["task", "method", "α", "τ", "tok/s", "speed-up", "score %, ar → 
 
 def with_table(readme: str) -> str:
     """Returns the README with the lines of the real pair in their table, from the board."""
-    rows, lines = load(REAL.board), []
+    panels, lines = REAL.panels(load(REAL.board)), []
     for task, method in IN_README:
-        row, baseline = REAL.row(rows, task, method), REAL.row(rows, task, "ar")
-        assert row is not None and baseline is not None
+        row, baseline = panels[task][method], panels[task]["ar"]
         differing = "" if row.differences is None else f"{row.differences.answers} of {row.differences.compared}"
         lines.append([
             TITLES[task], method, number(row.metric("acceptance_rate"), 3),

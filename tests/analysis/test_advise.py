@@ -156,6 +156,31 @@ def test_answers_cut_inside_their_reasoning_are_told(tmp_path: Path, advice: ana
     assert "count as empty: ar 25%;" in line and "sd" not in line
 
 
+def test_ways_whose_answers_run_on_are_marked(tmp_path: Path, advice: analysis.Advice) -> None:
+    """Not those whose answers are cut as often as AR's of the same run."""
+    assert not any(way.runs_on for way in advice.ways)
+    rows = [row for row in demo_rows() if row.method_name in ("ar", "sd")]
+
+    def found(**shares: float) -> Table:
+        board = tmp_path / "long.json"
+        write(board, [
+            row.model_copy(update={"run": None, "metrics": {
+                **row.metrics, "share_cut_by_length": Estimate(value=shares[row.method_name])}})
+            for row in rows
+        ])  # fmt: skip
+        table = next(iter(report_parts(advise([str(board)], "latency", task="mgsm"))))
+        assert isinstance(table, Table)
+        return table
+
+    table = found(ar=0.1, sd=0.7)
+    bases = {line[1].partition(",")[0]: line[2] for line in table.rows}
+    assert bases["sd"].endswith(" ‡") and "‡" not in bases["ar"]
+    assert any(line.startswith("‡ sd, γ") and "longer, other texts" in line for line in table.caption)
+    assert "‡" not in " ".join(
+        [*(cell for line in found(ar=0.7, sd=0.7).rows for cell in line), *found(ar=1, sd=1).caption]
+    )
+
+
 def test_energy_ranks_what_has_it_and_tells_why_others_have_not(tmp_path: Path) -> None:
     """AR's run could read the counters, and that of sd noted why it could not."""
     rows = {row.method_name: row for row in demo_rows()}

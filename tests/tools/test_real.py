@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -20,6 +21,7 @@ from specbench.core.environment import EMBEDDED
 from specbench.embedded import member_path
 from specbench.results.leaderboard import load
 from specbench.results.leaderboard_files import validate
+from specbench.results.row import RowWarning
 from specbench.specs.catalogue import load_method, load_task, method_names
 from specbench.statistics.bootstrap import Estimate
 from specbench.tasks.examples import load_examples
@@ -28,7 +30,7 @@ from tests.support.rows import row as made_row
 from tools import picture
 from tools.commands import ROOT
 from tools.real import __main__ as program
-from tools.real import archive, drafting, page, workplace
+from tools.real import archive, drafting, notes, page, results, workplace
 from tools.real.board import Archives
 from tools.real.cells import (
     CALIBRATED,
@@ -53,6 +55,7 @@ from tools.real.claims import (
     UNTESTED,
     Claim,
     accuracy_and_gain_coincide,
+    beside_ar,
     corrected,
     direction,
     english_is_fastest,
@@ -60,8 +63,9 @@ from tools.real.claims import (
     fitness_over_prompts,
     pays,
     rates,
+    score_kept,
 )
-from tools.real.measured import Measured
+from tools.real.measured import Measured, label
 from tools.real.models import MODELS, RealModel
 
 LONGEST, ALTOGETHER = 40, 600  # minutes of a cell, and of all cells of a page
@@ -200,7 +204,7 @@ class Made(Measured):
         object.__setattr__(self, "numbers", numbers(sign))
 
     def row(self, name: str, method: str, subset: str | None = None) -> Any:
-        found = self.numbers[name, method]
+        found = self.numbers[name, method] if method != "ar" else {}
         assert subset is None or (name, subset) == ("spec-bench-vocabulary", "summarization")
         metrics = {key: estimate(value, 0.01) for key, value in found.items() if key != "threshold"}
         rule = {"rule": "fuzzy", "threshold": found.get("threshold", 0)}
@@ -245,13 +249,13 @@ def numbers(sign: int) -> Mapping[tuple[str, str], Mapping[str, float]]:
     length = "mean_acceptance_length"
     loss = f"{score}_difference"
     found: dict[tuple[str, str], dict[str, float]] = {
-        ("low-resource", "sd-4"): {speed: 10, rate: 0.4, gain: 1 - 0.1 * sign},
+        ("low-resource", "sd-4"): {speed: 10, rate: 0.4, gain: 1 + 0.1 * sign},
         ("low-resource", "ngram-low-resource"): {speed: 10 + sign, rate: 0.4 - 0.1 * sign},
         ("mgsm-scdf", "sd-untrained"): {rate: 0.5},
         ("mgsm-scdf", "scdf-trained"): {rate: 0.5},
         ("wmt-chains", "pld"): {speed: 10, length: 1},
         ("wmt-chains", "sd"): {speed: 10 + sign, length: 1 + 0.3 * sign},
-        ("wmt-chains", "lookahead"): {gain: 1 - 0.1 * sign, length: 1 + 0.1 * sign},
+        ("wmt-chains", "lookahead"): {gain: 1 + 0.1 * sign, length: 1 + 0.1 * sign},
         ("spec-bench-chains", "mt_bench"): {gain: 1.5},
         ("spec-bench-chains", "math_reasoning"): {gain: 1.5},
         ("spec-bench-chains", "translation"): {gain: 1.5 - 0.1 * sign},
@@ -340,15 +344,39 @@ def test_fitness_is_not_compared_with_the_acceptance_of_its_own_passes() -> None
     )
 
 
-def test_speeds_of_answers_that_run_on_do_not_compare(monkeypatch: pytest.MonkeyPatch) -> None:
+def changed(**metrics: Mapping[str, float]) -> Made:
+    """Cells with numbers that say what the claims do, but for these of methods of gsm8k-chains."""
     made = Made(1)
     numbers = {key: dict(value) for key, value in made.numbers.items()}
-    numbers["gsm8k-chains", "fsd-low"]["share_cut_by_length"] = 1.0
+    for method, values in metrics.items():
+        numbers["gsm8k-chains", method.replace("_", "-")] |= values
     object.__setattr__(made, "numbers", numbers)
+    return made
+
+
+def test_speeds_of_answers_that_run_on_do_not_compare() -> None:
+    """Also where those of both methods run on, and AR's do not; then their scores say nothing either."""
+    cut = {"share_cut_by_length": 1.0}
+    made = changed(fsd_low=cut)
     text = faster("gsm8k-chains", "sd", "fsd-low")(made)
-    assert (
-        words_of(text) == {"not comparable"} and "0 % of sd's and 100 % of fsd-low's answers end at the limit" in text
-    )
+    assert words_of(text) == {"not comparable"} and "ends 0 % of ar, 0 % of sd, 100 % of fsd-low" in text
+    assert words_of(score_kept("gsm8k-chains", "sd", "fsd-low")(made)) == {"not judged"}
+    made = changed(fsd_low=cut, fsd_high=cut)
+    assert words_of(faster("gsm8k-chains", "fsd-low", "fsd-high")(made)) == {"not comparable"}
+    assert words_of(faster("humaneval-chains", "fsd-low", "fsd-high")(made)) == {"shown"}
+
+
+def test_two_ways_below_ar_show_only_their_order() -> None:
+    """Papers report gains."""
+    both = faster("gsm8k-chains", "sd", "fsd-low")
+    text = both(changed(sd={"speedup": 0.7}, fsd_low={"speedup": 0.81}))
+    assert words_of(text) == {"order shown"} and text.endswith("; sd 0.70 and fsd-low 0.81, both below AR")
+    text = both(changed(sd={"speedup": 0.7}, fsd_low={"speedup": 1.2}))
+    assert words_of(text) == {"order shown"} and text.endswith("; sd 0.70 (below AR) and fsd-low 1.20 (above AR)")
+    text = both(changed(sd={"speedup": 1.1}, fsd_low={"speedup": 1.2}))
+    assert words_of(text) == {"shown"} and text.endswith("both above AR")
+    both_lose = {"sd": estimate(0.7, 0.1), "pld": estimate(0.6, 0.1)}
+    assert beside_ar("reversed", both_lose) == ("reversed", "sd 0.70 and pld 0.60, both below AR")
 
 
 def test_a_claim_without_numbers_has_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -377,7 +405,7 @@ def test_below_a_table_stands_what_its_numbers_do_not_mean() -> None:
         table_row("ngram-general", share_cut_by_length=0.1, speedup=1.1),
     ]  # fmt: skip
     found: Any = SimpleNamespace(whole=lambda cell: rows, row=lambda name, method: rows[0])
-    text = page.below(found, [(cell, row) for row in rows])
+    text = notes.below(found, [(cell, row) for row in rows])
     assert "‡ gsm8k-chains: the answers of fsd-low run on: 100 % of their answers go on to the limit of 200" in text
     assert "(200 on average), but 0 % of AR's (100)" in text
     assert (
@@ -387,14 +415,93 @@ def test_below_a_table_stands_what_its_numbers_do_not_mean() -> None:
     assert "| gsm8k-chains | fsd-low | 5.00 | 4.50 | 1.60 | 1.50 |" in text
     assert "mean nothing" not in text and text.count("| gsm8k-chains |") == 1
     assert page.marked_speedup(rows[1], rows[0]) == "1.60 ‡" and page.marked_speedup(rows[2], rows[0]) == "1.10"
-    assert page.label(rows[2]) == "ngram, in-domain corpus"
     rows[0] = table_row("ar", share_cut_by_length=0.8, accuracy=0.04)
-    text = page.below(found, [(cell, row) for row in rows])
+    text = notes.below(found, [(cell, row) for row in rows])
     assert (
-        "**Scores of gsm8k-chains mean nothing**: the limit of 200 new tokens ends 24 of AR's 30 answers (80 %; "
-        in text
+        "**Scores mean nothing**" in text and "gsm8k-chains 24 of 30 at 200 tokens (80 %; methods 10 to 100 %" in text
     )
-    assert "methods: 10 to 100 %)" in text and "of AR: 4.0)" in text and "run on" not in text
+    assert "of AR 4.0)" in text and "run on" not in text
+    assert page.scores(rows[1], rows[0]) == ("–", "–")
+
+
+def test_rows_with_a_mark_are_listed_by_cell() -> None:
+    """No name of a list has a comma. What loops change has a table, which shows it whichever method loops."""
+    warnings = {code: {"code": code, "text": text} for code, text in {
+        "busy": "it was noisy (9 s): measure again", "loops": "0% of its answers and 0% of ar's repeat themselves",
+    }.items()}  # fmt: skip
+    first, second = CELLS[:2]
+
+    def row(method: str, *codes: str, **metrics: float) -> Any:
+        return table_row(method, **metrics).model_copy(
+            update={"warnings": tuple(RowWarning(**warnings[code]) for code in codes)}
+        )
+
+    without = {"speedup": 1.2, "speedup_without_loops": 1.1, "mean_acceptance_length": 2.0,
+               "mean_acceptance_length_without_loops": 2.0}  # fmt: skip
+    rows = [row("ar"), row("sd", "busy", "loops", **without), row("rest-general", "busy"),
+            row("pld", share_looping=0.1, speedup=1.2, speedup_without_loops=1.201)]  # fmt: skip
+    pairs = [(first, each) for each in rows] + [(second, row("pld", "busy"))]
+    found: Any = SimpleNamespace(whole=lambda cell: rows if cell == first else rows[:1], row=lambda *names: rows[0])
+    text = notes.below(found, pairs)
+    assert (
+        "† gsm8k-chains: sd: it was noisy (9 s). Each of these, too: gsm8k-chains: rest (in-domain corpus); "
+        "humaneval-chains: pld." in text
+    )
+    assert "0%" not in text and "| gsm8k-chains | sd | 2.00 | 2.00 | 1.20 | 1.10 |" in text
+    assert text.count("| gsm8k-chains |") == 1
+    assert not any("," in label(name) for cell in CELLS for name in cell.methods)
+
+
+def test_a_difference_of_few_scores_has_no_interval() -> None:
+    change = {"accuracy_difference": Estimate(value=-0.2, low=-0.8, high=0.426)}
+    few, enough = (made_row(n=n, quality="accuracy", metrics=change) for n in (page.LEAST - 1, page.LEAST))
+    assert page.difference(few) == "-20.0" and page.difference(enough) == "-20.0 [-80.0, +42.6]"
+
+
+def test_the_page_says_which_cells_went_on_behind_an_end_token() -> None:
+    """As answers of an earlier version do, which knew only the first one; the end of an answer is no such token."""
+    first, second = CELLS[0].target.end_tokens
+
+    def run(*answers: Sequence[int]) -> Any:
+        records = {place: SimpleNamespace(methods={"ar": SimpleNamespace(token_ids=np.array(ids))})
+                   for place, ids in enumerate(answers)}  # fmt: skip
+        return SimpleNamespace(records=records)
+
+    runs = {"gsm8k-chains": run([5, second, 7], [5, first], [5, second], [5]), "humaneval-chains": run([5, second])}
+    rows = {"gsm8k-chains": made_row(versions={"torch": "1"}), "humaneval-chains": made_row(versions={"torch": "2"})}
+    found: Any = SimpleNamespace(run=runs.__getitem__, row=lambda name, method: rows[name])
+    text = page.conditions(found, [cell for cell in CELLS if cell.name in runs])
+    assert f"end at the tokens {first} and {second}, as on the hub" in text
+    assert text.endswith("in part of that text: gsm8k-chains (25 %).")
+    assert "Otherwise in humaneval-chains: torch 2, without torch 1." in text
+
+
+def test_the_first_sentences_are_computed_from_the_rows() -> None:
+    def row(method: str, gain: float, half: float, tokens: float = 10, lossless: bool = True) -> Any:
+        metrics = {"speedup": estimate(gain, half), "tokens_per_second": estimate(tokens, 1),
+                   "accuracy": estimate(0.5, 0.1), "accuracy_ar": estimate(0.6, 0.1)}  # fmt: skip
+        return made_row(method=f"{method}@1:0123456789ab", metrics=metrics, quality="accuracy", lossless=lossless)
+
+    cells = {"gsm8k-chains": [row("ar", 1, 0), row("sd", 1.3, 0.1), row("pld", 1.05, 0.1),
+                              row("fsd-low", 1.6, 0.1, 16, False)],
+             "gsm8k-trees": [row("ar", 1, 0), row("sd-tree", 0.9, 0.05)],
+             "gsm8k-int8": [row("ar", 1, 0, 20), row("sd", 0.8, 0.1)],
+             "gsm8k-q4": [row("ar", 1, 0, 30), row("sd", 0.5, 0.1)]}  # fmt: skip
+    found: Any = SimpleNamespace(
+        has=cells.__contains__, whole=lambda cell: cells[cell.name],
+        row=lambda name, method: next(each for each in cells[name] if each.method_name == method),
+    )  # fmt: skip
+    assert list(results.results(found)) == [
+        "**GSM8K**, methods that keep AR's answers: 1 faster than AR (sd); 1 slower (sd-tree); 1 not separable from it "
+        "(pld). The fastest is sd: 1.30 [1.20, 1.40] × AR; with other answers fsd-low: 1.60 [1.50, 1.70], accuracy % "
+        "60.0 → 50.0.",
+        "**GSM8K, precisions**: AR writes 10.0 in bfloat16, 20.0 in int8, 30.0 in Q4_K_M tok/s; the fastest method in "
+        "bfloat16, fsd-low, 16.0. sd is 1.30 in bfloat16, 0.80 in int8, 0.50 in Q4_K_M × AR.",
+    ]
+
+
+def test_columns_without_a_number_are_left_out() -> None:
+    assert page.filled(["a", "b", "c"], [["1", "–", "2"], ["3", "", "4"]]) == page.table(["a", "c"], ["12", "34"])
 
 
 def test_answers_that_differ_are_counted_with_those_decoded_again() -> None:
@@ -415,19 +522,48 @@ def test_answers_that_differ_are_counted_with_those_decoded_again() -> None:
     assert page.differing(found, cell, made_row(method="sd@1:0123456789ab")) == "–"
 
 
+def test_a_panel_is_of_one_run_as_far_as_it_can_be() -> None:
+    """Most methods are of the second run, so that sd is of it, too; a run of fewer prompts comes last."""
+    drawn = replace(
+        picture.REAL, tasks={"gsm8k": "math"}, methods=("sd", "fsd-low", "fsd-high", "pld", "slem"), target=None
+    )
+
+    def row(run: str, method: str, n: int = 30) -> Any:
+        return made_row(task="gsm8k@1:0123456789ab", subset="default", method=f"{method}@1:0123456789ab", n=n,
+                        run=f"real/{run}", dtype="bfloat16", metrics={"speedup": estimate(1, 0.1)})  # fmt: skip
+
+    runs = {
+        "gsm8k-chains": ("sd", "pld"),
+        "gsm8k-levels": ("ar", "sd", "fsd-low", "fsd-high"),
+        "gsm8k-short": ("sd", "slem"),
+    }
+    rows = [row(run, method, 12 if run == "gsm8k-short" else 30) for run, names in runs.items() for method in names]
+    panel = drawn.panels(rows)["gsm8k"]
+    assert {name: each.run for name, each in panel.items() if name != "ar"} == {
+        "sd": "real/gsm8k-levels", "fsd-low": "real/gsm8k-levels", "fsd-high": "real/gsm8k-levels",
+        "pld": "real/gsm8k-chains", "slem": "real/gsm8k-short",
+    }  # fmt: skip
+    why, line = picture.captions_of({"gsm8k": panel}, drawn.methods)
+    assert "Dots compare within a run" in why
+    assert line == "gsm8k: levels has sd, fsd-low, fsd-high; chains has pld; short has slem"
+    assert picture.captions_of({"gsm8k": {name: panel[name] for name in ("sd", "fsd-low")}}, drawn.methods) == []
+
+
 def test_the_picture_has_the_marks_of_the_page_and_the_readme_its_methods_and_its_rows() -> None:
     readme = picture.README.read_text(encoding="utf-8")
     assert picture.with_table(picture.with_title(readme)) == readme
     stale = readme.replace("| near-tie only |", "| greedy equal |")
     assert stale != readme == picture.with_table(stale)
-    rows = load(picture.REAL.board)
     drawn = picture.picture(picture.REAL)
     assert drawn == picture.REAL.file.read_text(encoding="utf-8")
-    methods, tasks = picture.REAL.shown(rows)
-    shown = [picture.REAL.row(rows, task, method) for task in tasks for method in methods]
-    doubted = [row for row in shown if row is not None and {each.code for each in row.warnings} - {"few_prompts"}]
+    panels = picture.REAL.panels(load(picture.REAL.board))
+    shown = [row for panel in panels.values() for row in panel.values() if not row.is_baseline]
+    doubted = [row for row in shown if {each.code for each in row.warnings} - {"few_prompts"}]
     assert len(re.findall(r'text-anchor="start" font-size="11">†', drawn)) == len(doubted) > 0
+    methods = picture.REAL.shown(panels)
     assert {"ngram-general", "fsd-med"} <= {*methods} and "in-domain corpus" in drawn and "ngram-general" not in drawn
+    spec_bench = panels["spec_bench"]
+    assert spec_bench["sd"].run == spec_bench["fsd-low"].run == spec_bench["fsd-high"].run
 
 
 def test_the_drafter_of_scdf_is_trained_on_rows_that_no_cell_measures(

@@ -20,19 +20,22 @@ from tools.commands import ROOT
 from tools.real.archive import pack
 from tools.real.board import Archives
 from tools.real.cells import CELLS, Cell, Data
-from tools.real.models import QWEN
 from tools.real.reruns import (
     FIGURES,
+    NO_ROW,
+    ComparedRow,
     Figures,
     bundle_of,
     earlier_editions,
     figures,
+    has_change,
+    known_reruns,
+    moved,
     reruns_part,
     write_figures,
 )
 
 COMMITTED = Archives(ROOT / "leaderboards" / "real.json")
-CHAINS = CELLS[0]
 needs_ssh = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs ssh-keygen")
 
 
@@ -68,9 +71,37 @@ def test_editions_of_the_history_are_compared(
     assert {"speedup", "tokens_per_second_ar"} <= set(by_method["sd"].changes)
     monkeypatch.setattr("tools.real.reruns.CELLS", (cell,))
     write_figures(archives, tmp_path / "again", tmp_path / "figures.json")
-    text = reruns_part(archives, tmp_path / "figures.json")
+    known = known_reruns(archives, tmp_path / "figures.json")
+    text = reruns_part(known)
     assert "## Measured again" in text and "| sd | " in text and "6 of 6" in text and "hours later" in text
-    assert "AR ran at" in text and "[45 to 75 GB/s]" in text
+    assert "AR ran at" in text and "GB/s" not in text
+    ratio = by_method["sd"].changes["speedup"]
+    assert ratio.ratio.value is not None and ratio.error is not None
+    assert "1 rows that" in moved(known) and f"had {ratio.ratio.value:.2f} (sd of twice)" in moved(known)
+    assert f"and {int(ratio.error > 1)} of them another one" in moved(known)
+
+
+def test_an_edition_of_another_configuration_is_told_and_not_compared(
+    twice: tuple[Archives, Cell], tmp_path: Path
+) -> None:
+    archives, cell = twice
+    (found,) = figures(archives, [cell], tmp_path / "scratch").cells
+    other = found.model_copy(
+        update={"rows": tuple(ComparedRow(method=row.method, problem=NO_ROW) for row in found.rows)}
+    )
+    text = reruns_part([other])
+    assert "of another configuration in all rows" in text and "measured twice" not in text and "| sd |" not in text
+    assert moved([other]) == "" == reruns_part([])
+
+
+def test_a_commit_has_a_change_if_it_follows_it(twice: tuple[Archives, Cell], monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = twice[0].board.parent
+    monkeypatch.setattr("tools.real.reruns.ROOT", folder)
+    words = ["git", "-C", str(folder), "log", "--format=%H"]
+    last, *_, first = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+    assert has_change(last, first) is True and has_change(f"{last}-dirty-01234567", first) is True
+    assert has_change(first, last) is False
+    assert has_change("0" * 40, first) is None and has_change(None, first) is None
 
 
 def test_figures_of_other_archives_are_not_shown(
@@ -81,7 +112,7 @@ def test_figures_of_other_archives_are_not_shown(
     found = write_figures(archives, tmp_path / "scratch", tmp_path / "figures.json")
     stale = found.cells[0].model_copy(update={"later": found.cells[0].later.model_copy(update={"digest": "0" * 64})})
     (tmp_path / "stale.json").write_text(Figures(cells=(stale,)).model_dump_json())
-    assert reruns_part(archives, tmp_path / "stale.json") == reruns_part(archives, tmp_path / "absent.json") == ""
+    assert known_reruns(archives, tmp_path / "stale.json") == known_reruns(archives, tmp_path / "absent.json") == []
 
 
 def test_cells_that_measured_the_same_method_are_compared(twice: tuple[Archives, Cell], tmp_path: Path) -> None:
@@ -109,12 +140,14 @@ def test_a_bundle_of_the_cells_has_the_earlier_editions(twice: tuple[Archives, C
 
 def test_the_page_has_the_committed_figures() -> None:
     page = (ROOT / "docs" / "measured" / "real.md").read_text(encoding="utf-8")
-    section = reruns_part(COMMITTED).strip("\n")
-    assert section and section in page
+    known = known_reruns(COMMITTED)
+    section = reruns_part(known).strip("\n")
+    assert section and section in page and moved(known) in page
     found = Figures.model_validate_json(FIGURES.read_text(encoding="utf-8")).cells
     editions = {each.cell: each for each in found if each.before is None}
-    assert set(editions) == {"gsm8k-chains", "humaneval-chains"}
-    assert {len(each.rows) for each in editions.values()} == {1 + len(CHAINS.methods)}
+    cells = {cell.name: cell for cell in CELLS}
+    assert {"gsm8k-chains", "humaneval-chains"} <= set(editions)
+    assert all(len(each.rows) == 1 + len(cells[name].methods) for name, each in editions.items())
     assert ("spec-bench-chains", "spec-bench-levels") in {(each.before, each.cell) for each in found}
 
 
@@ -144,11 +177,12 @@ def test_a_cell_of_the_board_is_signed_and_verified(
     assert "signed by board@example.org" in out and "4 of 4 rows recomputed" in out and "Apache-2.0" in out
 
 
-def measured_by(row: Row) -> tuple[tuple[str, str, str], str, str, str, float, int | None]:
-    """What cells share that have measured the same: task, subset and method, the target, its dtype, the folder of the
-    rows, which are others for what is chosen on them, the temperature and top-k."""
+def measured_by(row: Row) -> tuple[object, ...]:
+    """What cells share that have measured the same: task, subset and method, the models as they were, the dtype, the
+    folder of the rows, which are others for what is chosen on them, the temperature and top-k."""
     folder = Path(row.data_location or "").parent.name
-    return row.names, row.target, row.dtype, folder, row.sampling.temperature, row.sampling.top_k
+    models = row.target, row.target_revision, row.drafter_revision
+    return row.names, *models, row.dtype, folder, row.sampling.temperature, row.sampling.top_k
 
 
 @needs_ssh
@@ -175,14 +209,14 @@ def test_the_board_of_real_models_is_a_bundle(key: Path, tmp_path: Path) -> None
     # compared.
     compared = [row for row in rows if not (row.is_baseline and row.sampling.temperature)]
     several = {key for key, num_cells in Counter(map(measured_by, compared)).items() if num_cells > 1}
-    twice = {
-        ((cell.data.task, "default", method), cell.target.path, "bfloat16", cell.data.folder, 0.0, None)
-        for cell in measured_again for method in cell.methods
-    }  # fmt: skip
-    assert (("gsm8k", "default", CHAINS.methods[0]), QWEN.path, "bfloat16", "gsm8k", 0.0, None) in twice
+    pairs = Figures.model_validate_json(FIGURES.read_text(encoding="utf-8")).cells
+    assert {pair.cell for pair in pairs if pair.before is None} == {cell.name for cell in measured_again}
+    same = {(f"real/{pair.cell}", row.method) for pair in pairs if pair.before is None for row in pair.rows
+            if row.problem is None}  # fmt: skip
+    twice = {measured_by(row) for row in compared if (row.run, row.method_name) in same}
+    assert several | twice
     assert {measured_by(row) for row, _ in again} == several | twice
     # What does not agree is on the page, with its reason.
-    pairs = Figures.model_validate_json(FIGURES.read_text(encoding="utf-8")).cells
-    cells = {cell.name: cell.data.task for cell in CELLS}
-    told = {(cells[pair.cell], row.method) for pair in pairs for row in pair.rows if row.agrees is False}
+    tasks = {cell.name: cell.data.task for cell in CELLS}
+    told = {(tasks[pair.cell], row.method) for pair in pairs for row in pair.rows if row.agrees is False}
     assert {(row.task_name, row.method_name) for row, rerun in again if not rerun.agrees} == told

@@ -21,7 +21,7 @@ from .drafting import PAGE as DRAFTING_PAGE
 from .drafting import page as drafting_document
 from .measured import Measured
 from .page import page as document
-from .reruns import FIGURES, bundle_of, reruns_part, write_figures
+from .reruns import FIGURES, bundle_of, known_reruns, moved, reruns_part, write_figures
 from .workplace import TRAINED, Workplace
 
 
@@ -114,8 +114,8 @@ def write(archives: Archives, page: Path) -> None:
     measured = archives.measured(CELLS)
     for name, reason in archives.write_board(measured).items():
         print(f"{name}: not on the board: {reason}", flush=True)
-    found = Measured({cell.name: archives.unpacked(cell) for cell in measured})
-    write_atomically(page, document(found, reruns_part(archives)))
+    found, reruns = Measured({cell.name: archives.unpacked(cell) for cell in measured}), known_reruns(archives)
+    write_atomically(page, document(found, reruns_part(reruns), moved(reruns)))
     write_atomically(page.with_name(DRAFTING_PAGE), drafting_document(found))
 
 

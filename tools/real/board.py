@@ -40,12 +40,12 @@ class Archives:
 
     def write_board(self, measured: Sequence[Cell]) -> dict[str, str]:
         """Writes the board anew. Returns for each cell whose rows may not stand on it the reason. A row of several
-        cells that one version measured, such as ar, is that of the last one, of those on the page of real pairs if
-        there is one."""
+        cells that one version measured, such as ar, is that of the cell with most methods, beside which it says most;
+        of those on the page of real pairs if there is one."""
         fresh = self.board.with_name(f".new-{self.board.name}")
         fresh.unlink(missing_ok=True)
         refused = {}
-        for cell in sorted(measured, key=lambda cell: cell.group != DRAFTING):
+        for cell in sorted(measured, key=lambda cell: (cell.group != DRAFTING, len(cell.methods))):
             try:
                 add_runs([self.unpacked(cell)], fresh)
             except ConfigError as error:

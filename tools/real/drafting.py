@@ -16,7 +16,8 @@ from tools.drafters.cells import table
 from .cells import CALIBRATED, CALIBRATION, CELLS, DRAFTING, FIXED_LENGTHS, MEMORIES, Cell
 from .lengths import RECORDED, Mix, StepCosts, rates_of
 from .measured import Measured
-from .page import below, conditions, data_words, differing
+from .notes import below
+from .page import conditions, data_words, differing
 
 PAGE = "drafting.md"
 TITLES = {"humaneval": "HumanEval", "gsm8k": "GSM8K", "mt-bench": "MT-Bench, first turns",

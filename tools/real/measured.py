@@ -11,7 +11,7 @@ from specbench.results.row import ALL, Row
 from specbench.results.runs import FAIRNESS_FILE, RecordedRun, finished_run, rows_of_subsets
 from specbench.statistics.bootstrap import Estimate
 
-from .cells import Cell
+from .cells import LABELS, Cell
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,12 @@ class Measured:
         if not file.is_file():
             return None
         return FairnessReport.model_validate_json(file.read_text(encoding="utf-8"))
+
+
+def label(method: str) -> str:
+    """Returns what the page calls a method: without commas, which separate the methods of a list."""
+    name, _, note = LABELS.get(method, method).partition(", ")
+    return f"{name} ({note})" if note else name
 
 
 def measured_cells(cells: Sequence[Cell], found: Measured, group: str) -> list[Cell]:

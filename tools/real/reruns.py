@@ -8,10 +8,10 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 
-import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict
 
@@ -32,7 +32,8 @@ from tools.drafters.cells import table
 
 from .archive import unpack
 from .board import Archives
-from .cells import CELLS, LABELS, Cell
+from .cells import CELLS, Cell
+from .measured import label
 
 FIGURES = ROOT / "docs" / "measured" / "real-reruns.json"
 COMMAND = "python -m tools.real --reruns"
@@ -122,6 +123,20 @@ def _git(folder: Path, *words: str) -> bytes:
     except OSError:
         return b""
     return done.stdout if done.returncode == 0 else b""
+
+
+@cache
+def has_change(commit: str | None, change: str) -> bool | None:
+    """Returns whether a commit, or a state "COMMIT-dirty-…" on top of it, has a change, itself a commit; None if the
+    history here does not tell."""
+    if commit is None:
+        return None
+    try:
+        words = ["git", "-C", str(ROOT), "merge-base", "--is-ancestor", change, commit.partition("-")[0]]
+        code = subprocess.run(words, capture_output=True, check=False).returncode
+    except OSError:
+        return None
+    return {0: True, 1: False}.get(code)
 
 
 def unpack_earlier(archive: Path, name: str, folder: Path) -> Iterator[tuple[CommittedArchive, Path]]:
@@ -224,9 +239,16 @@ LICENCE = "Apache-2.0"  # the project's
 HEAD = """
 ## Measured again
 
-{names}: measured twice on the same machine, by two versions of the harness, both in the history of Git. The comparison
-is that of [`specbench bundle verify`](../guide/bundles.md#measure-again): ratios are later ÷ earlier, paired by prompt,
-with E_n in parentheses (up to 1 they agree). `{command}` makes these figures from the archives.
+{names}The comparison is that of [`specbench bundle verify`](../guide/bundles.md#measure-again): ratios are later ÷
+earlier, paired by prompt, with [E_n](../notes/statistics.md) in parentheses (up to 1 they agree). `{command}` makes
+these figures from the archives. Tokens/s are not part of the agreement. AR reads all weights for each token, a method
+for a step of several: where the machine's speed changes, as other programs on it may make it do, speed-ups may all move
+to the same side. The runs recorded no cause.
+"""
+TWICE = "measured twice on the same machine, by two versions of the harness, both in the history of Git.\n"
+OTHER = """
+**{cell}**: the earlier edition of {measured} (commit {commit}) is of another configuration in all rows, and not
+compared.
 """
 SHARED = """
 Of cells that have measured the same method on the same prompts, the later one is compared with the earlier one, too:
@@ -235,10 +257,10 @@ Of cells that have measured the same method on the same prompts, the later one i
 METRICS = ("speedup", "mean_acceptance_length", "tokens_per_second", "tokens_per_second_ar")
 
 
-def reruns_part(archives: Archives, file: Path = FIGURES) -> str:
-    """The section of the page: empty without figures, or where the archives are others than those compared."""
+def known_reruns(archives: Archives, file: Path = FIGURES) -> list[RerunCell]:
+    """Returns the comparisons of archives that are those of this checkout; none without figures."""
     if not file.is_file():
-        return ""
+        return []
     known = Figures.model_validate_json(file.read_text(encoding="utf-8")).cells
     by_name = {cell.name: cell for cell in CELLS}
 
@@ -247,15 +269,50 @@ def reruns_part(archives: Archives, file: Path = FIGURES) -> str:
         return archive is not None and archive.is_file() and file_digest(archive, WHOLE) == edition.digest
 
     current = [each for each in known if is_there(each.cell, each.later)]
-    again = [each for each in current if each.before is None]
-    shared = [each for each in current if each.before is not None and is_there(each.before, each.earlier)]
-    if not again:
+    return [each for each in current if each.before is None or is_there(each.before, each.earlier)]
+
+
+def moved(known: Sequence[RerunCell]) -> str:
+    """Says in a sentence by how much speed-ups moved where the same answers were measured twice; empty without any."""
+    found = [
+        (each, row, row.changes["speedup"]) for each in known for row in each.rows
+        if row.answers is not None and row.answers.equal == row.answers.compared and "speedup" in row.changes
+    ]  # fmt: skip
+    by_ratio = sorted((change.ratio.value, place) for place, (*_, change) in enumerate(found)
+                      if change.ratio.value is not None)  # fmt: skip
+    if not by_ratio:
         return ""
-    parts = [HEAD.format(names=", ".join(dict.fromkeys(each.cell for each in again)), command=COMMAND)]
-    parts += map(cell_part, again)
+    ends = []
+    for value, place in (by_ratio[0], by_ratio[-1]):
+        each, row, _ = found[place]
+        of = each.cell if each.before is None else f"{each.cell} after {each.before}"
+        ends.append(f"{value:.2f} ({label(row.method)} of {of})")
+    apart = sum((change.error or 0) > 1 for *_, change in found)
+    return (
+        f"**Intervals are over prompts, not over days**: {len(by_ratio)} rows that [were measured "
+        f"again](#measured-again) with the same answers had {' to '.join(dict.fromkeys(ends))} times their earlier "
+        f"speed-up, and {apart} of them another one than the intervals allow (E_n above 1)."
+    )
+
+
+def reruns_part(known: Sequence[RerunCell]) -> str:
+    """The section of the page: empty without comparisons."""
+    again = [each for each in known if each.before is None]
+    same = [each for each in again if any(row.problem != NO_ROW for row in each.rows)]
+    shared = [each for each in known if each.before is not None]
+    parts = list(map(cell_part, same))
+    for each in again:
+        if each not in same:
+            when = datetime.fromisoformat(each.earlier.measured)
+            commit = (each.earlier.commit or "none")[:8]
+            parts.append(OTHER.format(cell=each.cell, measured=f"{when:%Y-%m-%d %H:%M} UTC", commit=commit))
     if shared:
         parts.append(SHARED.format(pairs="; ".join(f"{each.before} and {each.cell}" for each in shared)))
-    return "\n".join([*parts, *map(cell_part, shared)])
+        parts += map(cell_part, shared)
+    if not parts:
+        return ""
+    names = f"{', '.join(dict.fromkeys(each.cell for each in same))}: {TWICE}" if same else ""
+    return "\n".join([HEAD.format(names=names, command=COMMAND), *parts])
 
 
 def cell_part(found: RerunCell) -> str:
@@ -268,7 +325,7 @@ def cell_part(found: RerunCell) -> str:
         *(metric_of(name).label.replace("\n", " ") for name in METRICS),
     ]
     lines = [
-        [LABELS.get(row.method, row.method), {True: "yes", False: "no", None: row.problem or "–"}[row.agrees],
+        [label(row.method), {True: "yes", False: "no", None: row.problem or "–"}[row.agrees],
          told(row.answers), told(row.answers_ar), *(ratio(row.changes.get(name)) for name in METRICS)]
         for row in found.rows
     ]  # fmt: skip
@@ -304,7 +361,7 @@ def editions(found: RerunCell) -> str:
 
 
 def explained(found: RerunCell) -> str:
-    """Says what agrees, and what explains the rest: the machine's speed of the day, as far as AR itself shows it."""
+    """Says what agrees, what differs, and how fast the machine was on the two days, as far as AR itself shows it."""
     known = [row for row in found.rows if row.agrees is not None]
     num_agree = sum(row.agrees is True for row in known)
     lines = [f"{num_agree} of {len(known)} rows agree in their answers, τ and speed-up."]
@@ -317,7 +374,7 @@ def explained(found: RerunCell) -> str:
             if counts is not None and (rest := counts.compared - counts.equal - counts.explained):
                 reasons.append(f"{rest} of {counts.compared} of {side} differ by more than near-ties and widths")
         if reasons:
-            lines.append(f"{LABELS.get(row.method, row.method)} differs: {'; '.join(reasons)}.")
+            lines.append(f"{label(row.method)} differs: {'; '.join(reasons)}.")
     return " ".join([*lines, *_speeds(known)])
 
 
@@ -329,19 +386,10 @@ def _speeds(rows: Sequence[ComparedRow]) -> Iterator[str]:
     )
     if not ar:
         return
-    yield (
-        f"Tokens/s are not part of the agreement: AR ran at {with_interval(ar[0])} times its earlier speed. It reads "
-        "all weights for each token, so that it follows the bandwidth of the memory, which other machines share: "
-        "[45 to 75 GB/s](../notes/cpu.md) from minute to minute."
-    )
     ratios = sorted(each.value for each in own if each.value is not None)
-    if ratios and ar[0].value and all(0 < np.log(each) / np.log(ar[0].value) < 1 for each in ratios):
-        own_speeds = " to ".join(dict.fromkeys(f"{each:.2f}" for each in (ratios[0], ratios[-1])))
-        yield (
-            f"The methods ran at {own_speeds} times theirs: a step reads the target's weights "
-            "once for several tokens and does more beside it, so that it follows the memory less, which would move all "
-            "speed-ups to the same side."
-        )
+    own_speeds = " to ".join(dict.fromkeys(f"{each:.2f}" for each in (*ratios[:1], *ratios[-1:])))
+    methods = f", the methods at {own_speeds} times theirs" if own_speeds else ""
+    yield f"AR ran at {with_interval(ar[0])} times its earlier speed{methods}."
 
 
 JUDGED = {"speedup": "speed-up", "mean_acceptance_length": "τ"}

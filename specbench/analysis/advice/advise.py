@@ -22,7 +22,7 @@ from specbench.analysis.advice.memory import LevelCheck, SharedMemory, check_lev
 from specbench.analysis.roofline.predict import Machine, Prediction, RecordedRow, has_shorter_drafts
 from specbench.core.errors import ConfigError, nearest
 from specbench.records.folder import read_environments
-from specbench.report.captions import verdict_word, why_unranked
+from specbench.report.captions import runs_on, verdict_word, why_unranked
 from specbench.results.concurrency import LIMITS as LIMITS
 from specbench.results.concurrency import Limits, goodput, load_groups, load_of, rows_by_server
 from specbench.results.conditions import conditions_that_differ
@@ -60,7 +60,8 @@ class Way(FilePart):
     from both intervals. `quality`: the main score; `quality_change`: minus the reference's. `keeps`: whether it writes
     what the reference's target would: the same target and precision, and a lossless method that was not caught.
     `share_cut_in_reasoning`: of its answers, those that ended inside their reasoning, which score as empty; None if
-    none has reasoning. `n`: its prompts. `why_out`: why it is not ranked."""
+    none has reasoning. `runs_on`: whether most of its answers go on to the limit on new tokens where those of AR in its
+    run end. `n`: its prompts. `why_out`: why it is not ranked."""
 
     run: str
     target: str
@@ -80,6 +81,7 @@ class Way(FilePart):
     keeps: bool
     peak_bytes: float | None
     share_cut_in_reasoning: float | None
+    runs_on: bool
     n: int
     why_out: str | None
     warnings: tuple[RowWarning, ...]
@@ -204,9 +206,11 @@ def advise(
         reasons = dict.fromkeys(without_value.values()) if goal == "energy" else [MISSING[goal]]
         raise ConfigError(f"--goal {goal}: no row has {GOAL_TEXTS[goal]}: {'; '.join(reasons)}")
     # 3. Ranked by the goal; those that are left out come last.
+    baselines = {(each.text, each.row.level): each.row for each in found if each.row.is_baseline}
     ways = []
     for each, length, basis, value in candidates:
         quality, change = quality_of(first, each)
+        baseline = baselines.get((each.text, each.row.level), each.row)
         speedup = each.row.metric("speedup") if basis == "measured" else Estimate()
         why_out = why_unranked(each.row)
         if why_out is None and memory is not None:
@@ -219,8 +223,7 @@ def advise(
             ratio=Estimate(value=1.0), paired=False, speedup=speedup,
             quality=quality, quality_change=change, verdict=verdict_word(each.row), keeps=keeps(first.row, each.row),
             peak_bytes=each.row.peak_bytes, share_cut_in_reasoning=each.row.value("share_cut_in_reasoning"),
-            n=each.row.n,
-            why_out=why_out, warnings=each.row.warnings,
+            runs_on=runs_on(each.row, baseline), n=each.row.n, why_out=why_out, warnings=each.row.warnings,
         )))  # fmt: skip
     sign = -1.0 if goal == "cost" else 1.0
     ways.sort(key=lambda pair: (pair[1].why_out is not None, -sign * (pair[1].value.value or 0.0)))

@@ -7,7 +7,7 @@ from specbench.analysis.advice.advise import GOAL_TEXTS, Advice, Way
 from specbench.analysis.advice.memory import AtCapacity, LevelCheck, MemoryReport
 from specbench.core.console import counted
 from specbench.core.table import Table, number_columns, text_columns
-from specbench.report.captions import PEAK_MEMORY, SHARES_OF_ANSWERS, marked, warning_lines
+from specbench.report.captions import PEAK_MEMORY, RUNS_ON, SHARES_OF_ANSWERS, marked, warning_lines
 from specbench.results.metric_format import NULL, interval, metric_of, number, with_interval
 
 GIB, MIB = 2**30, 2**20
@@ -31,7 +31,7 @@ def ways_table(advice: Advice) -> Table:
         is_ranked = way.why_out is None
         rows.append([
             str(place) if is_ranked else NULL, advice.short_name(way),
-            marked(way.basis, way), value_text(way, advice),
+            marked(way.basis, way) + f" {RUNS_ON}" * way.runs_on, value_text(way, advice),
             number(way.ratio, 2) if place == 1 else with_interval(way.ratio), with_interval(way.speedup),
             score_text(way, advice), NULL if way.peak_bytes is None else f"{way.peak_bytes / GIB:.1f}", way.verdict,
         ])  # fmt: skip
@@ -64,8 +64,19 @@ def ways_table(advice: Advice) -> Table:
         *(f"not ranked: {advice.short_name(way)}: {way.why_out}" for way in advice.ways if way.why_out is not None),
         *(f"left out: {name}: no {GOAL_TEXTS[advice.goal]}: {why}" for name, why in advice.without_value.items()),
         *warning_lines(advice.ways, list(map(advice.short_name, advice.ways))),
+        *runs_on_line([advice.short_name(way) for way in advice.ways if way.runs_on]),
     ]
     return Table(f"advice for {advice.goal}: {GOAL_TEXTS[advice.goal]}", columns, rows, caption)
+
+
+def runs_on_line(names: Sequence[str]) -> list[str]:
+    """Returns the line about ways whose answers run on; none without such ways."""
+    if not names:
+        return []
+    return [
+        f"{RUNS_ON} {'; '.join(names)}: most answers go on to the limit on new tokens where those of ar end: the speed "
+        "is that of longer, other texts"
+    ]
 
 
 def value_text(way: Way, advice: Advice) -> str:

@@ -1,6 +1,7 @@
 """The picture of `specbench advise`: quality and memory of its ways against its goal."""
 
 from specbench.analysis.advice.advise import GOAL_TEXTS, Advice, times
+from specbench.analysis.advice.tables import runs_on_line
 from specbench.core.errors import ConfigError
 from specbench.publish.paper.drawing import MOST_SERIES, Drawing
 from specbench.publish.paper.frontier import Point, frontier_panels, memory_line
@@ -44,5 +45,6 @@ def drawing_of_advice(advice: Advice) -> Drawing:
         *([f"{len(advice.ranked) - len(shown)} ways behind the first {MOST_SERIES} are not drawn"]
           if len(advice.ranked) > len(shown) else []),
         *warning_lines(shown, names, for_readers=True),
+        *runs_on_line([name for way, name in zip(shown, names, strict=True) if way.runs_on]),
     ]  # fmt: skip
     return Drawing(tuple(panels), advice.goal, "prompts", caption)

@@ -15,8 +15,8 @@ from tools.real.archive import unpack
 
 PAGE = ROOT / "docs" / "measured" / "decisions.md"
 ARCHIVES = ROOT / "leaderboards" / "real"
-CELLS = ("gsm8k-chains", "gsm8k-int8", "gsm8k-q4", "humaneval-chains")
-PRECISIONS = "runs/gsm8k-chains runs/gsm8k-int8 runs/gsm8k-q4"
+CELLS = ("humaneval-chains", "humaneval-int8", "humaneval-q4", "gsm8k-chains")
+PRECISIONS = "runs/humaneval-chains runs/humaneval-int8 runs/humaneval-q4"
 FIGURES = ("decisions-ways.png", "decisions-methods.png")
 
 

@@ -459,19 +459,20 @@ def test_a_difference_of_few_scores_has_no_interval() -> None:
 
 
 def test_the_page_says_which_cells_went_on_behind_an_end_token() -> None:
-    """As answers of an earlier version do, which knew only the first one; the end of an answer is no such token."""
-    first, second = CELLS[0].target.end_tokens
+    """The end of an answer is not behind it."""
+    assert CELLS[0].target.unnamed_end is not None
+    end, text_of_end = CELLS[0].target.unnamed_end
 
     def run(*answers: Sequence[int]) -> Any:
         records = {place: SimpleNamespace(methods={"ar": SimpleNamespace(token_ids=np.array(ids))})
                    for place, ids in enumerate(answers)}  # fmt: skip
         return SimpleNamespace(records=records)
 
-    runs = {"gsm8k-chains": run([5, second, 7], [5, first], [5, second], [5]), "humaneval-chains": run([5, second])}
+    runs = {"gsm8k-chains": run([5, end, 7], [5, 6], [5, end], [5]), "humaneval-chains": run([5, end])}
     rows = {"gsm8k-chains": made_row(versions={"torch": "1"}), "humaneval-chains": made_row(versions={"torch": "2"})}
     found: Any = SimpleNamespace(run=runs.__getitem__, row=lambda name, method: rows[name])
     text = page.conditions(found, [cell for cell in CELLS if cell.name in runs])
-    assert f"end at the tokens {first} and {second}, as on the hub" in text
+    assert f"also ends answers at {text_of_end} ({end}), which its folder here does not name" in text
     assert text.endswith("in part of that text: gsm8k-chains (25 %).")
     assert "Otherwise in humaneval-chains: torch 2, without torch 1." in text
 

@@ -141,7 +141,7 @@ def engine_sides(given: Given, ways: Sequence[str], quantize: Quantize) -> Itera
     began = time.perf_counter()
     eager = load_model(given.name, device="cpu", dtype="bfloat16", quantize=quantize)
     loading = time.perf_counter() - began
-    name = "eager" if quantize == "none" else quantize
+    name: str = "eager" if quantize == "none" else quantize
     if name in ways:
         yield name, side_of(eager, given.ids).make_ready(began)
     name = "compiled" if quantize == "none" else f"{quantize} compiled"

@@ -52,7 +52,7 @@ SPEC_BENCH = Data("spec_bench", "spec_bench", 5, 128, num_subsets=6)
 LANGUAGES = ("en", "de", "es", "ja", "bn", "sw")
 MGSM = Data("mgsm", "mgsm", 6, 128, LANGUAGES)
 MGSM_SHORT = Data("mgsm", "mgsm", 5, 32, LANGUAGES)
-MGSM_FAIR = Data("mgsm", "mgsm", 5, 320, LANGUAGES)  # whole answers, as accuracy needs
+MGSM_FAIR = Data("mgsm", "mgsm", 8, 128, LANGUAGES)
 WMT = Data("wmt", "wmt22", 30, 64, ("de-en",), source="WMT22")
 TATOEBA = Data("tatoeba", "tatoeba", 10, 64, ("en-de", "ja-en", "en-ja"), source="sentences of Tatoeba")
 # Prompts and methods that single claims of the papers need.
@@ -253,7 +253,7 @@ CELLS = (
     Cell("gsm8k-vocabulary", "main", GSM8K, OTHER_VOCABULARY, 12, drafter=SMOLLM),
     Cell("wmt-chains", "main", WMT, ("sd", "pld", "lookahead"), 6),
     Cell("tatoeba-chains", "main", TATOEBA, ("sd", "pld", "lookahead"), 5),
-    Cell("mgsm-fairness", "fairness", MGSM_FAIR, ("sd",), 20, settings=T1, fairness=True),
+    Cell("mgsm-fairness", "fairness", MGSM_FAIR, ("sd",), 18, settings=T1, fairness=True),
     Cell("low-resource", "ngram", LOW_RESOURCE, ("sd-4", "ngram-low-resource"), 13),
     Cell("gsm8k-curve-js", "curve", GSM8K, curve("js"), 12),
     Cell("gsm8k-random", "curve", GSM8K, ("fsd-low", "random-accept-0.8", "random-accept-0.9"), 12),

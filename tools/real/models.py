@@ -7,13 +7,15 @@ from dataclasses import dataclass
 class RealModel:
     """`folder`: its name in MODELS_DIR. `shown`: its name in rows, which says how the weights were made. `hub`: the
     model on the hub that it stands for. `source`: the words of the page. `ms`: rough milliseconds of a pass on two
-    threads."""
+    threads. `unnamed_end`: an end token of the hub's release, with its text, that the folder's generation_config.json,
+    which was made from a GGUF key, does not name."""
 
     folder: str
     shown: str
     hub: str
     source: str
     ms: float
+    unnamed_end: tuple[int, str] | None = None
 
     @property
     def path(self) -> str:
@@ -21,13 +23,14 @@ class RealModel:
         return f"models/{self.shown}"
 
 
+ENDOFTEXT = (151643, "<|endoftext|>")
 QWEN = RealModel(
     "qwen-coder-1.5b", "Qwen2.5-Coder-1.5B-Instruct-dequantized-from-Q4_K_M", "Qwen/Qwen2.5-Coder-1.5B-Instruct",
-    "dequantized from a Q4_K_M file", 77,
+    "dequantized from a Q4_K_M file", 77, ENDOFTEXT,
 )  # fmt: skip
 QWEN_DRAFTER = RealModel(
     "qwen-coder-0.5b", "Qwen2.5-Coder-0.5B-Instruct-dequantized-from-AWQ-Q4_K_M", "Qwen/Qwen2.5-Coder-0.5B-Instruct",
-    "dequantized from a Q4_K_M file, which was made from an AWQ release", 30,
+    "dequantized from a Q4_K_M file, which was made from an AWQ release", 30, ENDOFTEXT,
 )  # fmt: skip
 SMOLLM = RealModel(
     "smollm2-135m", "SmolLM2-135M-Instruct-dequantized-from-Q4_1", "HuggingFaceTB/SmolLM2-135M-Instruct",

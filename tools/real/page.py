@@ -176,25 +176,28 @@ def conditions(found: Measured, done: Sequence[Cell]) -> str:
 
 
 def ends(found: Measured, done: Sequence[Cell]) -> Iterator[str]:
-    """Yields the end tokens of targets whose folder names only some of them, and the cells that an earlier version
-    measured with these only: some of their answers have text behind another one."""
-    for model in (model for model in MODELS if model.end_tokens):
+    """Yields the end tokens that folders of targets do not name, and the cells with answers that go on behind one."""
+    for model in MODELS:
         own = [cell for cell in done if cell.target == model]
-        if own:
-            names = " and ".join(map(str, model.end_tokens))
-            yield f"Answers of `{model.shown}` end at the tokens {names}, as on the hub."
+        if model.unnamed_end is None or not own:
+            continue
+        end, text = model.unnamed_end
+        told = (
+            f"The hub's release of `{model.shown}` also ends answers at {text} ({end}), which its folder here does not "
+            "name as an end token; runs may have it as a stop."
+        )
         went_on = []
         for cell in own:
             answers = [answer.token_ids for record in found.run(cell.name).records.values()
                        for answer in record.methods.values()]  # fmt: skip
-            share = sum(not set(model.end_tokens).isdisjoint(map(int, ids[:-1])) for ids in answers) / len(answers)
+            share = sum(end in map(int, ids[:-1]) for ids in answers) / len(answers)
             went_on += [f"{cell.name} ({100 * share:.0f} %)"] if share else []
         if went_on:
-            yield (
-                "**An earlier version ended them at the first of these only.** So it measured these cells: this share "
-                "of the answers of all methods goes on behind the other token, and α, τ, speed and loops are in part "
-                f"of that text: {', '.join(went_on)}."
+            told += (
+                " **In these cells a share of the answers of all methods goes on behind it**, so that α, τ, speed and "
+                f"loops are in part of that text: {', '.join(went_on)}."
             )
+        yield told
 
 
 def data_words(cells: Sequence[Cell]) -> str:
@@ -493,9 +496,9 @@ def commands_part(found: Measured) -> str:
         f"The drafter of {', '.join(trained)} is trained by s-CDF, which `python -m tools.real MODELS_DIR --data DIR "
         f"--train` does first. It writes the rows of MGSM behind the first {NUM_MEASURED} of each language, none of "
         "which is measured, into a folder, and trains on the target's own answers to them, in the work folder. These "
-        "are 20 updates of 10 prompts at a learning rate of 1e-5; the paper's are 250 of 1,280 at 1e-4. An update over "
-        "so few prompts is mostly noise: an earlier training of this size at 1e-4 made every language worse, with an α "
-        "of all languages together that was lower by 0.143.\n\n"
+        "are 20 updates of 10 prompts; the paper's are 250 of 1,280 at a learning rate of 1e-4. **The rows above are of "
+        "a drafter that was trained at this rate, too**, and made every language worse, since an update over so few "
+        "prompts is mostly noise. The command now has 1e-5; what it trains is not measured yet.\n\n"
         f"```bash\n{command}\n```\n"
     )
     return "\n".join(parts)

@@ -413,7 +413,7 @@ CLAIMS = (
           "another pair; six languages; the others are chosen after the fact"),
     Claim("2510.02128", "s-CDF lowers the spread of α over languages, and 𝒰", "variance −20 %, 𝒰 −12 %",
           ("mgsm-scdf",), corrected,
-          "a much smaller training, at a tenth of the paper's learning rate; other languages"),
+          "a much smaller training, at the paper's learning rate; other languages"),
     Claim("2605.30580", "A small drafter is faster than AR in low-resource languages, if by little (less than in "
           "English is not tested: no cell has English at this sampling)", "expected 1.02 × in translation",
           ("low-resource",), pays("low-resource", "sd-4"), "measured, not expected; three languages of eleven"),

@@ -496,8 +496,8 @@ def commands_part(found: Measured) -> str:
         f"The drafter of {', '.join(trained)} is trained by s-CDF, which `python -m tools.real MODELS_DIR --data DIR "
         f"--train` does first. It writes the rows of MGSM behind the first {NUM_MEASURED} of each language, none of "
         "which is measured, into a folder, and trains on the target's own answers to them, in the work folder. These "
-        "are 20 updates of 10 prompts; the paper's are 250 of 1,280 at a learning rate of 1e-4. **The rows above are of "
-        "a drafter that was trained at this rate, too**, and made every language worse, since an update over so few "
+        "are 20 updates of 10 prompts; the paper's are 250 of 1,280 at a learning rate of 1e-4. **The rows above are "
+        "of a drafter that was trained at this rate, too**, and made every language worse, since an update over so few "
         "prompts is mostly noise. The command now has 1e-5; what it trains is not measured yet.\n\n"
         f"```bash\n{command}\n```\n"
     )

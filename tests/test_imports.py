@@ -141,6 +141,8 @@ ANEW = ("specbench", *EXTRAS, *UNUSED)
 
 def run_anew(program: str, output: Path) -> None:
     """Runs a program in this process as one would that has imported nothing of ANEW; its errors go to a file."""
+    if packed := sys.modules.get("specbench.models.packed"):
+        packed.OPERATORS._destroy()  # torch would refuse the same names again
     for name in [*sys.modules]:
         if any(f"{name}.".startswith(f"{each}.") for each in ANEW):
             del sys.modules[name]

@@ -145,6 +145,9 @@ class PackedLinear(StoredLinear):
         return multiply(input, self.packed, self.bias)
 
 
+OPERATORS = torch.library.Library("specbench", "FRAGMENT")
+
+
 def kernel_op(name: str, signature: str, kernel: Kernel, fake: Kernel) -> Kernel:
     """Returns an operator that torch.compile calls as it is, with weights that are inputs of the graph. torch's own are
     compiled for weights that are constants (oneDNN), in ways that differ between versions (few bits), or not at all
@@ -159,10 +162,10 @@ def traced_op(name: str, signature: str, function: Kernel) -> Kernel:
 
 
 def _operator(name: str, signature: str, kernel: Kernel, key: str, fake: Kernel | None = None) -> Kernel:
-    torch.library.define(f"specbench::{name}", signature)
-    torch.library.impl(f"specbench::{name}", key, kernel)
+    OPERATORS.define(name + signature)
+    OPERATORS.impl(name, kernel, key)
     if fake is not None:
-        torch.library.register_fake(f"specbench::{name}", fake)
+        torch.library.register_fake(f"specbench::{name}", fake, lib=OPERATORS)
     found: Kernel = getattr(torch.ops.specbench, name).default
     return found
 

@@ -100,6 +100,8 @@ def test_a_row_of_an_earlier_version_lacks_the_later_fields(folder, tmp_path):
     for each in measured["measurements"][0]["subsets"]:
         del each["coverage"]
     (copy / "measurements.json").write_text(json.dumps(measured), encoding="utf-8")
+    identity = json.loads((copy / "run.json").read_text(encoding="utf-8"))
+    (copy / "run.json").write_text(json.dumps({**identity, "end_tokens": None}), encoding="utf-8")
 
     def as_earlier(each):
         for field in LATER_FIELDS:

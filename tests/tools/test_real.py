@@ -39,6 +39,7 @@ from tools.real.cells import (
     DRAFTING,
     LANGUAGES,
     LENGTHS,
+    ORDERS,
     TATOEBA,
     Cell,
     Data,
@@ -216,7 +217,9 @@ class Made(Measured):
         return SimpleNamespace(rows=[self.row(name, method) for method in methods])
 
     def by_subset(self, name: str, method: str) -> Any:
-        subsets = LANGUAGES if name == FAIR else ("mt_bench", "math_reasoning", "translation")
+        subsets = {FAIR: LANGUAGES, "mcot-sampled": ("en", "sw")}.get(
+            name, ("mt_bench", "math_reasoning", "translation")
+        )
         return {subset: self.row(name, subset) for subset in subsets}
 
     def between(self, first: tuple[str, str], second: tuple[str, str], metric: str) -> Estimate:
@@ -279,6 +282,18 @@ def numbers(sign: int) -> Mapping[tuple[str, str], Mapping[str, float]]:
         best = 1.5 + (0.2 * sign if cell == CURVES[0] else 0)
         found[cell, "low"] = {"threshold": 0.1, speed: 10, gain: best, score: 0.5, loss: 0}
         found[cell, "high"] = {"threshold": 0.7, speed: 10 + sign, gain: 9, score: 0.5 - 0.1 * sign, loss: -0.2}
+    for cell in ("gsm8k-sampled", "csqa-levels", "mmlu-levels"):
+        found[cell, "sd"] = {speed: 10, score: 0.5}
+        found[cell, "fsd-low"] = {speed: 10 + sign, score: 0.5 + 0.1 * sign}
+    found["gsm8k-allocation", "random-allocation"] = {speed: 10, score: 0.5}
+    found["gsm8k-allocation", "fsd-low"] = {speed: 10 + sign, score: 0.5 + 0.1 * sign}
+    for value in (0.5, 1.5, 2):
+        found[f"mgsm-t{value:g}", "sd"] = {rate: 0.5 - 0.1 * sign * (value == 1.5)}
+    found["mcot-sampled", "en"], found["mcot-sampled", "sw"] = {rate: 0.8}, {rate: 0.8 - 0.2 * sign}
+    for order in ("", *ORDERS):
+        found["low-resource-orders", f"ngram-low-resource{order}"] = {rate: 0.3 - 0.1 * sign * bool(order)}
+    for method in ("sd", "lookahead"):
+        found["wmt-sampled", method] = {gain: 1 + 0.1 * sign}
     for place, language in enumerate(LANGUAGES):
         found[FAIR, language] = {gain: 2 - place / 10, rate: 0.6 - 0.05 * sign * place}
     return found

@@ -282,7 +282,7 @@ CELLS = (
     *(Cell(f"mgsm-t{value:g}", CLAIM, MGSM_SAMPLED, ("sd",), 5, settings=(f"generation.temperature={value:g}",))
       for value in (0.5, 1.0, 1.5, 2.0)),
     Cell("mcot-sampled", CLAIM, MCOT, ("sd",), 9, settings=T1),
-    Cell("wmt-sampled", CLAIM, WMT, ("sd", "pld"), 8, settings=T1),
+    Cell("wmt-sampled", CLAIM, WMT, ("sd", "lookahead"), 8, settings=T1),
     *(recorded(name, data) for name, data in zip(CALIBRATION, (HUMANEVAL_BEHIND, WMT_BEHIND), strict=True)),
     *drafting("humaneval", HUMANEVAL, (12, 8, 12, 16, 17), 10, 20),
     Cell("drafting-humaneval-gguf", DRAFTING, replace(HUMANEVAL, limit=20), ("self-quantized-gguf",), 6, drafter=None),

@@ -9,7 +9,7 @@ from specbench.results.metric_format import NULL, metric_of, number, score_pair,
 from specbench.results.row import Row
 from tools.drafters.cells import table
 
-from .cells import CELLS, DRAFTING, INT8, LLAMA_CPP, SWEPT, Cell, Data
+from .cells import CELLS, CLAIM, DRAFTING, INT8, LLAMA_CPP, SWEPT, Cell, Data
 from .claims import claims_part
 from .measured import Measured, label, measured_cells
 from .models import MODELS
@@ -116,6 +116,12 @@ Translation from English (Quechua: from Spanish), at the sampling of arXiv:2605.
 sentences in Cherokee, Quechua and Yoruba, half of them from the files of the measured rows, but none of them the
 translation of one; both methods draft 4 tokens.
 """
+SINGLE = """
+## For single claims
+
+Tasks, methods and temperatures that only one of [the claims](#claims-of-the-papers) needs.
+
+"""
 WIDTHS = """## Width of a pass
 
 How the logits of these models depend on it: [widths of passes](widths.md). Each greedy run tests its target in passes
@@ -133,7 +139,16 @@ def page(found: Measured, reruns: str = "", moved: str = "") -> str:
     main = MAIN.format(doubts=f"{marks_words(found)} {moved}".strip())
     parts = [head(found), main, *(task_part(found, task) for task in TASKS)]
     parts += [PRECISION, precision_part(found), CURVE, curve_part(found), vocabulary_part(found)]
-    parts += [FAIRNESS, fairness_part(found), NGRAM, ngram_part(found), widths_part(found), reruns, claims_part(found)]
+    parts += [
+        FAIRNESS,
+        fairness_part(found),
+        NGRAM,
+        ngram_part(found),
+        single_part(found),
+        widths_part(found),
+        reruns,
+        claims_part(found),
+    ]
     return "\n".join([*(part.strip("\n") + "\n" for part in parts if part), commands_part(found)])
 
 
@@ -458,6 +473,14 @@ def fairness_part(found: Measured) -> str:
 def ngram_part(found: Measured) -> str:
     cells = measured_cells(CELLS, found, "ngram")
     return methods_table(found, cells, "") + groups_part(found, cells) if cells else NOT_YET
+
+
+def single_part(found: Measured) -> str:
+    """A table for each task of the cells that single claims need."""
+    cells = measured_cells(CELLS, found, CLAIM)
+    tasks = dict.fromkeys(cell.data.task for cell in cells)
+    tables = [methods_table(found, [cell for cell in cells if cell.data.task == task], "") for task in tasks]
+    return SINGLE + ("\n".join(tables) or NOT_YET)
 
 
 REPLAY = "00db7de067331081af51d9109ab611de2616025c"  # the commit that brought it

@@ -608,10 +608,12 @@ def load_lines(device: str) -> Iterator[str]:
     num_cores = os.cpu_count() or 1
     num_threads = torch.get_num_threads()
     if load + num_threads > num_cores + SPARE:
+        left = max(1, floor(num_cores - load))
+        fewer = f", or give --threads {left}" if left < num_threads else ""
         yield (
             f"warning: this machine is busy: other programs use {load:.1f} of its {num_cores} CPU cores, and this one "
             f"needs {num_threads}: speeds will be too low, those of llama.cpp many times, and their intervals wide: "
-            f"end the other programs, or give --threads {max(1, floor(num_cores - load))}"
+            f"end the other programs{fewer}"
         )
     if number := num_gpu_processes(device):
         yield (

@@ -99,6 +99,8 @@ def test_a_line_comes_where_cores_are_missing(cpu: pytest.MonkeyPatch, load: flo
     if lines:
         assert f"other programs use {load:.1f} of its 4 CPU cores, and this one needs 2:" in lines[0]
         assert lines[0].endswith("give --threads 1")
+    cpu.setattr(torch, "get_num_threads", lambda: 1)
+    assert not any("--threads" in line for line in load_lines("cpu")), "there are no fewer"
 
 
 def test_workers_that_share_a_machine_are_no_other_programs(cpu: pytest.MonkeyPatch) -> None:

@@ -262,23 +262,25 @@ class Int8Linear(StoredLinear):
         return multiply(input, self.codes, self.scales, self.bias)
 
 
-def int8_product(
-    input: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None,
-    kernel: Kernel = torch._weight_int8pack_mm,
-) -> torch.Tensor:  # fmt: skip
-    """Returns input [..., in], in bfloat16, times `codes` with the scales of outputs, plus the bias."""
-    made = kernel(input.reshape(-1, input.shape[-1]), codes, scales).view(*input.shape[:-1], len(codes))
+OF_CODES = "(Tensor input, Tensor codes, Tensor scales, Tensor? bias) -> Tensor"
+
+
+def codes_product(
+    input: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None, kernel: Kernel
+) -> torch.Tensor:
+    """Returns input [..., in], in bfloat16, times `codes` with their scales, plus the bias. `kernel`: multiplies rows
+    [n, in]."""
+    made = kernel(input.reshape(-1, input.shape[-1]), codes, scales)
+    made = made.view(*input.shape[:-1], made.shape[-1])
     return made if bias is None else made + bias
 
 
+int8_product = partial(codes_product, kernel=torch._weight_int8pack_mm)
 int8_kernel = kernel_op(
     "int8_kernel", "(Tensor rows, Tensor codes, Tensor scales) -> Tensor", torch._weight_int8pack_mm,
     lambda rows, codes, scales: rows.new_empty((len(rows), len(codes))),
 )  # fmt: skip
-int8_op = traced_op(
-    "int8_product", "(Tensor input, Tensor codes, Tensor scales, Tensor? bias) -> Tensor",
-    partial(int8_product, kernel=int8_kernel),
-)  # fmt: skip
+int8_op = traced_op("int8_product", OF_CODES, partial(codes_product, kernel=int8_kernel))
 
 
 BASE = 254  # of the two digits of an input, each of -127 to 127
@@ -401,23 +403,12 @@ def groups_product(rows: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor
     return found
 
 
-def int4_product(
-    input: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None,
-    kernel: Kernel = groups_product,
-) -> torch.Tensor:  # fmt: skip
-    """Returns input [..., in], in bfloat16, times `codes` with the scales of groups, plus the bias."""
-    made = kernel(input.reshape(-1, input.shape[-1]), codes, scales).view(*input.shape[:-1], scales.shape[1])
-    return made if bias is None else made + bias
-
-
+int4_product = partial(codes_product, kernel=groups_product)
 int4_kernel = kernel_op(
     "int4_kernel", "(Tensor rows, Tensor codes, Tensor scales) -> Tensor", groups_product,
     lambda rows, codes, scales: rows.new_empty((len(rows), scales.shape[1])),
 )  # fmt: skip
-int4_op = traced_op(
-    "int4_product", "(Tensor input, Tensor codes, Tensor scales, Tensor? bias) -> Tensor",
-    partial(int4_product, kernel=int4_kernel),
-)  # fmt: skip
+int4_op = traced_op("int4_product", OF_CODES, partial(codes_product, kernel=int4_kernel))
 
 PRODUCTS = frozenset({packed_op, int8_op, digits_op, int4_op})  # in the graphs of compiled passes
 

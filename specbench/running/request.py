@@ -369,11 +369,9 @@ def check_device(options: RunOptions) -> None:
     if kind == "cuda" and has_no_cuda:
         raise ConfigError(f"--device {options.device}: not available on this machine (no CUDA driver is installed)")
     if options.quantize != "none" and options.engine in ("auto", *QUANTIZED_BY):  # others refuse it whatever the device
-        if has_no_cuda:
+        if has_no_cuda or kind == "cuda":
             this = "cpu" if kind == "auto" else kind
             check_quantized(options.quantize, this, options.dtype, options.device_map, options.engine)
-        elif kind == "cuda":
-            check_quantized(options.quantize, kind, options.dtype, options.device_map, options.engine)
         if not has_no_cuda and options.quantize != "int4":
             require("bitsandbytes", f"--quantize {options.quantize}")
             require("accelerate", f"--quantize {options.quantize}")

@@ -183,11 +183,11 @@ FASTER = (
 
 def why_less(way: str, line: Line) -> str:
     """Returns what keeps a way from its bound, by its own figures."""
-    if line.in_pass is None or line.bound is None or 1 not in line.passes:
+    rest, rate = line.beside_products, line.rate_in_pass
+    if line.in_pass is None or rest is None or rate is None or line.bound is None:
         return ""
-    single, own = median(line.passes[1]), line.in_pass.seconds
-    rest = single - own
-    rate = sum(each.num_bytes for each in line.products) / own
+    own = line.in_pass.seconds
+    single = own + rest
     return (
         f"{way}: of a pass of {1e3 * single:.1f} ms its products take {1e3 * own:.1f}, at {rate / 1e9:.1f} GB/s where "
         f"the machine moves {median(line.rates) / 1e9:.1f}, and all else {1e3 * rest:.1f} ({rest / single:.0%}). With "
@@ -200,14 +200,15 @@ WITHIN = ("way", "pass, ms", "bound, ms", "products", "calls", "products, ms", "
 
 def within_pass(way: str, line: Line) -> list[str]:
     """Returns what a pass over one token consists of; no cells if that was not seen."""
-    if line.in_pass is None or line.bound is None or 1 not in line.passes:
+    rest, rate = line.beside_products, line.rate_in_pass
+    if line.in_pass is None or rest is None or rate is None or line.bound is None:
         return []
-    single, own = median(line.passes[1]), line.in_pass.seconds
-    rate = sum(each.num_bytes for each in line.products) / own
+    own = line.in_pass.seconds
+    single = own + rest
     return [
         way, f"{1e3 * single:.1f}", f"{1e3 * line.bound:.1f}", str(sum(each.number for each in line.products)),
         str(line.in_pass.num_calls), f"{1e3 * own:.1f}", f"{rate / 1e9:.1f}",
-        f"{1e3 * (single - own):.1f} ({(single - own) / single:.0%})",
+        f"{1e3 * rest:.1f} ({rest / single:.0%})",
     ]  # fmt: skip
 
 

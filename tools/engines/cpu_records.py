@@ -95,6 +95,16 @@ class Line:
         """The seconds in which the machine moves the bytes of a token."""
         return None if self.num_bytes is None else self.num_bytes / median(self.rates)
 
+    @property
+    def beside_products(self) -> float | None:
+        """The seconds of a pass over one token beside its products; None if these were not seen within one."""
+        return None if self.in_pass is None or 1 not in self.passes else median(self.passes[1]) - self.in_pass.seconds
+
+    @property
+    def rate_in_pass(self) -> float | None:
+        """The bytes of weights that the products read in a second, within a pass over one token."""
+        return None if self.in_pass is None else sum(each.num_bytes for each in self.products) / self.in_pass.seconds
+
     def growth(self, length: int) -> float | None:
         """Returns the seconds of a pass over `length` tokens ÷ those of one over a single token."""
         return quotient(self.passes[length], self.passes[1]) if length in self.passes else None

@@ -278,18 +278,18 @@ def moved(known: Sequence[RerunCell]) -> str:
         (each, row, row.changes["speedup"]) for each in known for row in each.rows
         if row.answers is not None and row.answers.equal == row.answers.compared and "speedup" in row.changes
     ]  # fmt: skip
-    by_ratio = sorted((change.ratio.value, place) for place, (*_, change) in enumerate(found)
-                      if change.ratio.value is not None)  # fmt: skip
-    if not by_ratio:
+    found = sorted(
+        (each for each in found if each[2].ratio.value is not None), key=lambda each: each[2].ratio.value or 0
+    )
+    if not found:
         return ""
     ends = []
-    for value, place in (by_ratio[0], by_ratio[-1]):
-        each, row, _ = found[place]
+    for each, row, change in (found[0], found[-1]):
         of = each.cell if each.before is None else f"{each.cell} after {each.before}"
-        ends.append(f"{value:.2f} ({label(row.method)} of {of})")
+        ends.append(f"{change.ratio.value:.2f} ({label(row.method)} of {of})")
     apart = sum((change.error or 0) > 1 for *_, change in found)
     return (
-        f"**Intervals are over prompts, not over days**: {len(by_ratio)} rows that [were measured "
+        f"**Intervals are over prompts, not over days**: {len(found)} rows that [were measured "
         f"again](#measured-again) with the same answers had {' to '.join(dict.fromkeys(ends))} times their earlier "
         f"speed-up, and {apart} of them another one than the intervals allow (E_n above 1)."
     )

@@ -8,10 +8,12 @@ from specbench.results.metric_format import metric_of, number, score_pair, speed
 from specbench.results.row import Row
 
 from .cells import CELLS, INT8, LLAMA_CPP, Cell
+from .claims import direction
 from .measured import Measured, label, measured_cells
 from .notes import TITLES, has_no_scores
 
-SIDES = {1: "faster than AR", -1: "slower", 0: "not separable from it"}
+FASTER, SLOWER, BESIDE = "faster than AR", "slower", "not separable"  # the last is `direction`'s
+SIDES = {FASTER: FASTER, SLOWER: SLOWER, BESIDE: f"{BESIDE} from it"}
 PRECISIONS = {"": "bfloat16", INT8: "int8", LLAMA_CPP: "Q4_K_M"}
 
 
@@ -24,10 +26,9 @@ def results(found: Measured) -> Iterator[str]:
     yield from of_other_pairs(found)
 
 
-def side(row: Row) -> int:
-    """Returns 1 if the interval of the speed-up is above 1, -1 if it is below, else 0."""
-    gain = row.metric("speedup")
-    return (gain.low is not None and gain.low > 1) - (gain.high is not None and gain.high < 1)
+def side(row: Row) -> str:
+    """Returns on which side of AR the interval of the speed-up is."""
+    return direction(row.metric("speedup"), 1, FASTER, SLOWER)
 
 
 def gain_of(row: Row) -> float:
@@ -95,7 +96,7 @@ def of_other_pairs(found: Measured) -> Iterator[str]:
     if foreign := rows_of(found, "vocabulary"):
         cell, row = max(foreign, key=lambda each: gain_of(each[1]))
         yield (
-            f"**SmolLM2 and Gemma**, of about the same size: {sum(side(each) == 1 for _, each in foreign)} of "
+            f"**SmolLM2 and Gemma**, of about the same size: {sum(side(each) == FASTER for _, each in foreign)} of "
             f"{len(foreign)} rows of methods are faster than AR; the best is {label(row.method_name)} of {cell.name}: "
             f"{gain_words(row)} × AR."
         )
